@@ -48,6 +48,9 @@ def test_a_tighter_budget_is_proposed_and_none_is_changed(material: Path, tmp_pa
         budget=0.98,
         shadow_count=1000,
         shadow_agreed=950,
+        shadow_devices=8,
+        shadow_mean=0.95,
+        shadow_most=0.97,
         drift=0.31,
         worst_drift=0.7,
     )
@@ -64,7 +67,7 @@ def test_a_tighter_budget_is_proposed_and_none_is_changed(material: Path, tmp_pa
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "cpu may need a tighter budget: on board <b>, 950 of 1,000 shadow" in done.stdout
+    assert "cpu may need a tighter budget: on board <b>, 95.0% of shadow inferences" in done.stdout
     assert "\nclassification = { keep = 0.996 }\n" in done.stdout
     report = json.loads((tmp_path / "small-1.0.0" / "report.json").read_text())
     assert [proposal["keep"] for proposal in report["proposals"]] == [0.996]

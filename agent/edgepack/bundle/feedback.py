@@ -64,6 +64,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
             without evidence of harm.
         shadow_count: Inferences that a second model computed, too.
         shadow_agreed: Shadow inferences in which both releases agreed.
+        shadow_devices: Devices with enough shadow inferences for a share of their own.
+        shadow_mean: Mean over these devices of the share that agreed; None without a device.
+        shadow_most: Upper bound of this mean, 97.5 %; None below 3 devices.
         metric, budget: Metric and budget of the build's accuracy gate; "" and None if unknown.
     """
 
@@ -92,6 +95,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     loss: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     shadow_count: Count = 0
     shadow_agreed: Count = 0
+    shadow_devices: Count = 0
+    shadow_mean: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    shadow_most: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     metric: Word = ""
     budget: float | None = None
 

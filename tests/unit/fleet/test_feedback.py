@@ -1,5 +1,6 @@
 """Feedback: reports and measurements of devices are counted by variant, provider and hardware."""
 
+from functools import partial
 from io import StringIO
 
 import msgspec
@@ -10,6 +11,7 @@ from edgepack.bundle.feedback import Evidence, Feedback
 from edgepack.errors import FleetError
 from edgepack.fleet.commands.feedback import drift_lines, feedback_table
 from edgepack.fleet.database.feedback import MAX_KINDS, gather
+from edgepack.fleet.rollouts.statistics import ALPHA, lower_bet
 from edgepack.wire.messages import (
     Active,
     BundleRef,
@@ -23,6 +25,8 @@ from edgepack.wire.messages import (
     ReportedModel,
 )
 from tests.unit.fleet.world import NEW, OLD, PROVIDER, World, telemetry_window
+
+BOUND = partial(lower_bet, alpha=ALPHA)
 
 NPU = "QNNExecutionProvider"
 
@@ -77,7 +81,7 @@ def serving(
 
 def feedback(world: World) -> Feedback:
     with world.store.reading() as session:
-        return gather(session, NEW.name, 9.0)
+        return gather(session, NEW.name, 9.0, BOUND)
 
 
 def by_key(found: Feedback) -> dict[tuple[str, str, str], Evidence]:
@@ -147,7 +151,9 @@ def test_drift_and_shadow_inferences_are_told_of_devices_that_serve_it_no_more_t
     found = by_key(feedback(world))
     cpu = found["2.0.0", "cpu", "pi"]
     assert (cpu.drift, cpu.worst_drift, cpu.drift_devices) == (0.2, 0.9, 3)
-    assert (cpu.shadow_count, cpu.shadow_agreed) == (300, 270)
+    assert (cpu.shadow_count, cpu.shadow_agreed, cpu.shadow_devices) == (300, 270, 3)
+    assert cpu.shadow_mean == pytest.approx(0.9)
+    assert cpu.shadow_most == pytest.approx(1.0 - BOUND([0.1] * 3))
     none = found["2.0.0", "cpu", "x86"]
     assert (none.drift, none.worst_drift, none.shadow_count) == (None, None, 0)
     shown = StringIO()
@@ -157,7 +163,7 @@ def test_drift_and_shadow_inferences_are_told_of_devices_that_serve_it_no_more_t
 
 def test_a_model_that_the_fleet_does_not_know_is_an_error(world: World) -> None:
     with world.store.reading() as session, pytest.raises(FleetError, match="no release of 'x'"):
-        gather(session, "x", 9.0)
+        gather(session, "x", 9.0, BOUND)
 
 
 def test_drifted_features_are_named_with_their_devices(world: World) -> None:

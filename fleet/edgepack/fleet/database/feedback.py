@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from edgepack.bundle.feedback import DriftedFeature, Evidence, Feedback
 from edgepack.errors import FleetError
+from edgepack.fleet.database.changes import MOST_DEVICES
 from edgepack.fleet.database.latency_views import latency_of_release
 from edgepack.fleet.database.measures import ReleaseMeasurements
 from edgepack.fleet.database.schema import (
@@ -30,6 +31,8 @@ MAX_KINDS = 2_000
 """Rows of one answer: devices may name variants, providers and hardware as they like."""
 BATCH = 500
 MAX_TEXT = 200
+_FEWEST_DEVICES = 3
+Bound = Callable[[Sequence[float]], float]
 MAX_FEATURES = 200
 """Features of a kind that are counted: devices may name features as they like."""
 MOST_DRIFTED = 5
@@ -62,16 +65,18 @@ class Seen:
     losses: list[float] = field(default_factory=list)
     shadow_count: int = 0
     shadow_agreed: int = 0
+    disagreed: list[float] = field(default_factory=list)
     latency: LatencyView | None = None
 
 
-def gather(session: Session, model: str, now: float) -> Feedback:
+def gather(session: Session, model: str, now: float, bound: Bound) -> Feedback:
     """Return the fleet's measurements of a model: golden samples, choices and real inferences.
 
     Args:
         session: The transaction.
         model: The model's name.
         now: Seconds since the epoch.
+        bound: Lower bound of the mean of shares over devices.
 
     Raises:
         FleetError: The fleet has no release of that name.
@@ -110,7 +115,7 @@ def gather(session: Session, model: str, now: float) -> Feedback:
     return Feedback(
         model=model,
         at=now,
-        evidence=tuple(_evidence(versions[kind.digest], kind, seen[kind]) for kind in kinds),
+        evidence=tuple(_evidence(versions[kind.digest], kind, seen[kind], bound) for kind in kinds),
     )
 
 
@@ -146,6 +151,9 @@ def _add_measures(session: Session, seen: dict[Kind, Seen], digests: Sequence[st
         count, agreed = measured.shadow
         kept.shadow_count += count
         kept.shadow_agreed += agreed
+        share = measured.measures().get("shadow")
+        if share is not None:
+            kept.disagreed.append(share)
 
 
 def _of(seen: dict[Kind, Seen], kind: Kind) -> Seen | None:
@@ -223,7 +231,8 @@ def _probes(choice: Choice) -> tuple[ProbeResult, ...]:
     return (*choice.probes, serving)
 
 
-def _evidence(version: str, kind: Kind, seen: Seen) -> Evidence:
+def _evidence(version: str, kind: Kind, seen: Seen, bound: Bound) -> Evidence:
+    shares = seen.disagreed[:MOST_DEVICES]
     told = seen.latency
     measured = told is not None and told.inferences > 0
     return Evidence(
@@ -248,4 +257,7 @@ def _evidence(version: str, kind: Kind, seen: Seen) -> Evidence:
         loss=statistics.median(seen.losses) if seen.losses else None,
         shadow_count=seen.shadow_count,
         shadow_agreed=seen.shadow_agreed,
+        shadow_devices=len(shares),
+        shadow_mean=1.0 - statistics.fmean(shares) if shares else None,
+        shadow_most=1.0 - bound(shares) if len(shares) >= _FEWEST_DEVICES else None,
     )

@@ -1,5 +1,7 @@
 """Methods of a running fleet; the API and the dashboard call these."""
 
+from functools import partial
+
 from sqlalchemy import select
 
 from edgepack.bundle.feedback import Feedback
@@ -17,6 +19,7 @@ from edgepack.fleet.documents.audit import AuditEntry
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 from edgepack.fleet.documents.latency import LatencyQuestion, LatencyReport
 from edgepack.fleet.releases.budgets import with_budgets
+from edgepack.fleet.rollouts.statistics import ALPHA, lower_bet
 from edgepack.fleet.server.devices import DeviceMethods
 from edgepack.fleet.server.releases import ReleaseMethods
 from edgepack.fleet.server.rollouts import RolloutMethods
@@ -88,7 +91,7 @@ class Fleet(
             FleetError: The fleet has no release of that name.
         """
         with self.store.reading() as session:
-            found = gather(session, model, self.store.now())
+            found = gather(session, model, self.store.now(), partial(lower_bet, alpha=ALPHA))
         return with_budgets(found, self.releases)
 
     def audit_log(self, wanted: Wanted, limit: int) -> tuple[AuditEntry, ...]:

@@ -11,8 +11,8 @@ A tighter accuracy budget, where real devices saw more errors than the build's g
 The budget is only proposed: a person who agrees writes the budget into a profile. Two things are
 evidence, of the newest release that has any:
 
-- shadow inferences, if the gate evaluated decisions: the share that agreed, if below the budget
-  with a confidence of 97.5 %;
+- shadow inferences, if the gate evaluated decisions: the mean over devices of the share that
+  agreed, if below the budget with a confidence of 97.5 %;
 - golden samples, where the gate judged numbers: the greatest error, if devices found the outputs
   wrong and the error alone is more than the budget allows.
 
@@ -33,7 +33,6 @@ from edgepack.packager.profiles.schema import ANY, Profile, keep_of
 from edgepack.packager.reports.report import BudgetProposal
 from edgepack.tasks.classification.measure import TOP1
 from edgepack.tasks.contract import Scale
-from edgepack.tasks.intervals import share_bounds
 from edgepack.tasks.values.measure import EXPLAINED
 from edgepack.text import counted
 
@@ -217,8 +216,6 @@ def _may_win(entry: Evidence, cpu_ms: float | None) -> bool:
     return cpu_ms is None or entry.probe_ms is None or entry.probe_ms < cpu_ms
 
 
-FEWEST_SHADOW = 60
-"""Shadow inferences below which they prove nothing; the gate of rollouts has the same."""
 FEWEST_WRONG = 3
 """Devices that must find golden outputs wrong: one may be broken."""
 
@@ -273,11 +270,11 @@ def _tighter(profile: str, entry: Evidence) -> BudgetProposal | None:
     if budget is None or metric not in _SCALES or not 0.0 < budget < 1.0:
         return None
     task, scale = _SCALES[metric]
-    if scale is TOP1 and entry.shadow_count >= FEWEST_SHADOW:
-        found = min(1.0, entry.shadow_agreed / entry.shadow_count)
-        if share_bounds(found, entry.shadow_count)[1] >= budget:
+    if scale is TOP1 and entry.shadow_mean is not None and entry.shadow_most is not None:
+        found = entry.shadow_mean
+        if entry.shadow_most >= budget:
             return None
-        seen = f"{entry.shadow_agreed:,} of {entry.shadow_count:,} shadow inferences agreed"
+        seen = f"{found:.1%} of shadow inferences agreed (mean of {entry.shadow_devices} devices)"
     elif scale is EXPLAINED and wrong >= FEWEST_WRONG and error > 0.0:
         found = max(0.0, 1.0 - error * error)
         if found >= budget:
