@@ -1,5 +1,8 @@
 """The errors that edgepack raises, each with problem, place and remedy."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from edgepack.text import printable
 
 _MOST_LETTERS = 1500
@@ -41,6 +44,23 @@ class EdgepackError(Exception):
             lines.append(f"  try: {self.remedy}")
         said = (line for text in lines for line in text.split("\n"))
         return "\n".join(_cut(printable(line)) for line in said)
+
+
+@contextmanager
+def located(place: object, within: tuple[str, ...] = ("",)) -> Iterator[None]:
+    """Put a place before the places of errors in the block.
+
+    Args:
+        place: The place, such as a file; nothing is added for "".
+        within: Prefixes of the places that lie in this place.
+    """
+    try:
+        yield
+    except EdgepackError as error:
+        inner = error.found_in or ""
+        if place and inner.startswith(within):
+            error.found_in = f"{place}, {inner}" if inner else str(place)
+        raise
 
 
 def parse_problem(error: Exception) -> str:

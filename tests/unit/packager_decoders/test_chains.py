@@ -38,7 +38,7 @@ def _open(model: onnx.ModelProto, samples: list[Feeds], folder: Path) -> tuple[R
     onnx.save(model, path)
     source = load_source(path)
     opened = _write(samples, source, folder)
-    followed = follow_tokens(opened, source, {}, {}, "edgepack.toml")
+    followed = follow_tokens(opened, source, {}, {})
     return run_of(open_on_cpu(path, threads=1)), followed.samples
 
 

@@ -41,7 +41,7 @@ def _follow(
     np.savez(folder / "samples" / "0.npz", **feeds)  # type: ignore[arg-type]
     source = load_source(folder / "model.onnx")
     opened = open_samples(str(folder / "samples"), WantedInputs(specs=source.inputs), silent)
-    return follow_tokens(opened, source, {}, outputs, "edgepack.toml")
+    return follow_tokens(opened, source, {}, outputs)
 
 
 def test_a_decoder_is_told_by_its_tables_and_its_caches(tmp_path: Path) -> None:

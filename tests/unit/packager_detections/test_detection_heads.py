@@ -126,7 +126,7 @@ def test_declared_values_that_the_graph_gives_as_boxes_make_a_weak_verdict(
 ) -> None:
     declarations = {name: OutputDeclaration(task="values") for name in _OF_LEVELS}
     source = _source(_levels(), tmp_path).with_parts(*declared_parts(declarations))
-    judged = with_detection_head(source, declarations, "edgepack.toml")
+    judged = with_detection_head(source, declarations)
     (part,) = judged.description.parts
     rng = np.random.default_rng(0)
     expected: list[Outputs] = [
@@ -206,7 +206,7 @@ def _head(source: SourceModel) -> DetectionHead | None:
 
 def test_boxes_that_nothing_tells_are_asked_for_by_name(tmp_path: Path) -> None:
     source = _source(_rows({"strange.boxes": ([1, 3000, 4], "Add")}), tmp_path)
-    judged = with_detection_head(source, {}, "edgepack.toml")
+    judged = with_detection_head(source, {})
     assert _head(judged) is None
     assert "passes variants that lose objects" in judged.notes[-1]
     assert "[outputs.\"strange.boxes\"] with task = 'detections'" in judged.notes[-1]
@@ -215,9 +215,9 @@ def test_boxes_that_nothing_tells_are_asked_for_by_name(tmp_path: Path) -> None:
 def test_a_declared_meaning_leads_and_a_declared_layout_too(tmp_path: Path) -> None:
     source = _source(_rows({"y": ([1, 84, 2100], "Add")}), tmp_path)
     values = OutputDeclaration(task="values")
-    assert _head(with_detection_head(source, {"y": values}, "")) is None
+    assert _head(with_detection_head(source, {"y": values})) is None
     boxes = OutputDeclaration(task="detections", layout="yolo-objectness", order="cxcywh")
-    head = _head(with_detection_head(source, {"y": boxes}, ""))
+    head = _head(with_detection_head(source, {"y": boxes}))
     assert head == DetectionHead(
         layout="yolo-objectness",
         outputs=("y",),
@@ -232,8 +232,8 @@ def test_detections_without_a_layout_are_refused_where_the_graph_tells_none(
 ) -> None:
     source = _source(_rows({"y": ([1, 84, 2000], "Add")}), tmp_path)
     with pytest.raises(BuildError) as refused:
-        with_detection_head(source, {"y": OutputDeclaration(task="detections")}, "edgepack.toml")
-    assert refused.value.found_in == "edgepack.toml, outputs.y"
+        with_detection_head(source, {"y": OutputDeclaration(task="detections")})
+    assert refused.value.found_in == "outputs.y"
     assert "layout = one of yolo, " in str(refused.value.remedy)
 
 
@@ -257,7 +257,7 @@ def test_declarations_that_do_not_fit_are_refused(
 ) -> None:
     source = _source(_rows({"y": ([1, 84, 2100], "Add")}), tmp_path)
     with pytest.raises(BuildError) as refused:
-        check_outputs({"y": declared}, source.outputs, "edgepack.toml")
+        check_outputs({"y": declared}, source.outputs)
     assert problem in refused.value.problem
 
 
@@ -267,7 +267,7 @@ def test_a_declared_layout_that_the_values_contradict_is_refused(tmp_path: Path)
     samples = Samples(count=3, read=lambda _: {}, source="drawn")
     with pytest.raises(BuildError) as refused:
         describe(
-            with_detection_head(source, declared, ""),
+            with_detection_head(source, declared),
             samples,
             lambda _: {"y": np.zeros((1, 2000, 85), np.float32)},
             lambda *_: None,

@@ -106,7 +106,7 @@ def test_a_text_detector_that_people_use_is_told_by_its_graph(tmp_path: Path) ->
         pytest.skip("rapidocr_onnxruntime is not installed")
     path = Path(spec.origin).parent / "models" / "ch_PP-OCRv4_det_infer.onnx"
     source = load_source(path, {"x": (1, 3, 320, 320)})
-    (part,) = with_detection_head(source, {}, "").description.parts
+    (part,) = with_detection_head(source, {}).description.parts
     assert part == DetectionHead(layout="text-map", outputs=("sigmoid_0.tmp_0",)).part
 
 

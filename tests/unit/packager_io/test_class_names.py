@@ -87,4 +87,4 @@ def test_the_file_declares_names(tmp_path: Path) -> None:
 )
 def test_names_that_do_not_fit_are_rejected(declared: OutputDeclaration, problem: str) -> None:
     with pytest.raises(BuildError, match=problem):
-        check_outputs({"scores": declared}, (SCORES,), "edgepack.toml")
+        check_outputs({"scores": declared}, (SCORES,))

@@ -187,9 +187,9 @@ def test_the_declaration_of_a_fixed_input_counts_no_more(tmp_path: Path) -> None
     wanted = WantedInputs(
         specs=source.inputs, declarations={"rate": RawInput()}, fixed=source.fixed
     )
-    check_declarations(wanted, "edgepack.toml")
+    check_declarations(wanted)
     with pytest.raises(BuildError, match="the model has no input 'rate'"):
-        check_declarations(replace(wanted, fixed=()), "edgepack.toml")
+        check_declarations(replace(wanted, fixed=()))
 
 
 def _samples(folder: Path, source: SourceModel) -> OpenedSamples:
@@ -258,7 +258,7 @@ def test_a_state_is_followed_in_a_model_with_a_fixed_input(tmp_path: Path) -> No
         x, zero = np.full((1, 4), number, np.float32), np.zeros((1, 4), np.float32)
         np.savez(folder / f"{number}.npz", x=x, state=zero, rate=np.array(16000))
     opened = follow_states(
-        _samples(folder, source), source, {}, "", folder=tmp_path / "states", progress=silent
+        _samples(folder, source), source, {}, folder=tmp_path / "states", progress=silent
     )
     assert [state.input for state in opened.samples.states] == ["state"]
     np.testing.assert_array_equal(opened.samples.read(1)["state"], np.full((1, 4), 2))

@@ -24,15 +24,13 @@ def test_the_written_template_is_read_again_and_fits_the_model(tmp_path: Path) -
     assert isinstance(config.inputs["images"], ImageInput)
     assert config.model.name == "my-model"
     assert config.calibration.path == str(tmp_path / "calibration")
-    check_declarations(WantedInputs(specs=specs, declarations=config.inputs), "edgepack.toml")
+    check_declarations(WantedInputs(specs=specs, declarations=config.inputs))
 
 
 def test_the_input_that_was_meant_is_proposed_as_toml_wants_it() -> None:
     dotted = TensorSpec(name="serving/images:0", dtype="float32", shape=(1, 3, 8, 8))
     with pytest.raises(BuildError) as refused:
-        check_declarations(
-            WantedInputs(specs=(dotted,), declarations={"images": ImageInput()}), "edgepack.toml"
-        )
+        check_declarations(WantedInputs(specs=(dotted,), declarations={"images": ImageInput()}))
     assert refused.value.remedy == '[inputs."serving/images:0"]'
 
 
@@ -132,16 +130,13 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path: Path, text: str) -> None:
 )
 def test_a_declaration_against_the_model_is_refused(declaration: ImageInput, problem: str) -> None:
     with pytest.raises(BuildError, match=problem):
-        check_declarations(
-            WantedInputs(specs=(IMAGE,), declarations={"images": declaration}), "edgepack.toml"
-        )
+        check_declarations(WantedInputs(specs=(IMAGE,), declarations={"images": declaration}))
 
 
 def test_a_declared_input_the_model_lacks_suggests_the_nearest() -> None:
     with pytest.raises(BuildError) as caught:
         check_declarations(
             WantedInputs(specs=(IMAGE, TOKENS), declarations={"image": ImageInput()}),
-            "edgepack.toml",
         )
     assert caught.value.remedy == "[inputs.images]"
 

@@ -29,7 +29,7 @@ def _find(
     outputs: list[TensorSpec],
     declarations: dict[str, InputDeclaration] | None = None,
 ) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
-    found = find_states(inputs, outputs, declarations or {}, "edgepack.toml")
+    found = find_states(inputs, outputs, declarations or {})
     return [(state.input, state.output) for state in found.states], found.notes
 
 
@@ -109,7 +109,7 @@ def test_a_declared_output_must_exist_and_fit() -> None:
     with pytest.raises(BuildError, match="no output 'staten'; it has stateN, y") as missing:
         _find(inputs, outputs, {"state": RawInput(fed_from="staten")})
     assert missing.value.remedy == 'from = "stateN"'
-    assert missing.value.found_in == "edgepack.toml, inputs.state.from"
+    assert missing.value.found_in == "inputs.state.from"
     with pytest.raises(BuildError, match=r"y: float32\[1,2\] cannot be fed to input state"):
         _find(inputs, outputs, {"state": RawInput(fed_from="y")})
 
@@ -151,9 +151,7 @@ def _samples(count: int, *, states: list[float] | None = None) -> Samples:
 def _follow(samples: Samples, folder: Path) -> OpenedSamples:
     opened = OpenedSamples(samples=samples, digests=(), notes=("given",))
     source = load_source(_summing(folder / "summing.onnx"))
-    return follow_states(
-        opened, source, {}, "", folder=folder / "states", progress=lambda *told: None
-    )
+    return follow_states(opened, source, {}, folder=folder / "states", progress=lambda *told: None)
 
 
 def test_samples_that_all_hold_the_first_state_get_the_float_models_own(tmp_path: Path) -> None:

@@ -224,34 +224,34 @@ def _described_head(description: ModelDescription) -> TextHead | None:
 
 def test_a_reader_is_told_by_its_output_or_its_list_of_characters(tmp_path: Path) -> None:
     by_values = load_source(_reader(tmp_path, [1, "T", _CLASSES]))
-    assert _head(with_heads(by_values, {}, "")) == TextHead(output="said")
+    assert _head(with_heads(by_values, {})) == TextHead(output="said")
     noted = load_source(_reader(tmp_path, [1, "T", 5], character="a\nb\nc"))
-    assert _head(with_heads(noted, {}, "")) is None  # five classes are too few
+    assert _head(with_heads(noted, {})) is None  # five classes are too few
     noted = load_source(_reader(tmp_path, [1, "T", 12], character="\n".join("abcdefghij")))
-    head = _head(with_heads(noted, {}, ""))
+    head = _head(with_heads(noted, {}))
     assert head == TextHead(output="said", blank=0, spaces=(11,), source="metadata")
     own_space = load_source(_reader(tmp_path, [1, "T", 12], character="a\nb\n \n" + "c\n" * 8))
-    found = _head(with_heads(own_space, {}, ""))
+    found = _head(with_heads(own_space, {}))
     assert found == TextHead(output="said", blank=0, spaces=(3,), source="metadata")
     noted = load_source(_reader(tmp_path, [1, "T", 12], character="\n".join("abcdefghij")))
     open_sizes = load_source(_reader(tmp_path, [-1, -1, 12], character="\n".join("abcdefghij")))
-    assert _head(with_heads(open_sizes, {}, "")) == head, "Paddle writes what is open as -1"
+    assert _head(with_heads(open_sizes, {})) == head, "Paddle writes what is open as -1"
     scores = {"said": OutputDeclaration(task="classification")}
-    assert _head(with_heads(noted, scores, "")) is None
+    assert _head(with_heads(noted, scores)) is None
     points = load_source(_reader(tmp_path, [1, 4, 40, 40]))
-    assert _head(with_heads(points, {}, "")) is None
+    assert _head(with_heads(points, {})) is None
 
 
 def test_what_is_declared_to_be_text_and_is_none_is_refused(tmp_path: Path) -> None:
     plain = load_source(_reader(tmp_path, [1, "T", _CLASSES]))
     declared = {"said": OutputDeclaration(task="text")}
-    source = with_heads(plain, declared, "edgepack.toml")
+    source = with_heads(plain, declared)
     samples = Samples(count=4, read=lambda index: {}, source="")
     words = _rows(np.arange(_CLASSES))
     with pytest.raises(BuildError, match="declared as text, but its values show no blank"):
         describe(source, samples, lambda feeds: words, silent)
     declared = {"said": OutputDeclaration(task="text", blank=7)}
-    found = describe(with_heads(plain, declared, ""), samples, lambda feeds: words, silent)
+    found = describe(with_heads(plain, declared), samples, lambda feeds: words, silent)
     assert _described_head(found.description) == TextHead(output="said", blank=7, source="declared")
     assert "'said' tells text step by step, with class 7 as the blank (declared" in found.notes[0]
 
@@ -268,7 +268,7 @@ def _generator(folder: Path) -> Path:
 
 
 def test_a_model_that_says_a_whole_text_is_judged_by_its_tokens(tmp_path: Path) -> None:
-    source = with_heads(load_source(_generator(tmp_path)), {}, "")
+    source = with_heads(load_source(_generator(tmp_path)), {})
     assert _head(source) == TextHead(output="said", is_of_tokens=True)
     texts = _texts(40)
     said: list[Outputs] = [{"said": np.array(text)} for text in texts]
@@ -293,7 +293,7 @@ def test_a_reader_that_chooses_classes_itself_is_read_likewise() -> None:
 
 
 def test_clear_classes_without_a_blank_are_asked_for(tmp_path: Path) -> None:
-    source = with_heads(load_source(_reader(tmp_path, [1, "T", _CLASSES])), {}, "")
+    source = with_heads(load_source(_reader(tmp_path, [1, "T", _CLASSES])), {})
     samples = Samples(count=4, read=lambda index: {}, source="")
     words = _rows(np.arange(2, _CLASSES - 1))
     found = describe(source, samples, lambda feeds: words, silent)
@@ -308,7 +308,7 @@ def test_a_text_recognizer_that_people_use_is_told_by_its_characters() -> None:
     if spec is None or spec.origin is None:
         pytest.skip("rapidocr_onnxruntime is not installed")
     path = Path(spec.origin).parent / "models" / "ch_PP-OCRv4_rec_infer.onnx"
-    source = with_heads(load_source(path, {"x": (1, 3, 48, 320)}), {}, "")
+    source = with_heads(load_source(path, {"x": (1, 3, 48, 320)}), {})
     spaces = (5710, 6624)  # an ideographic one in its list, and the one that the list leaves out
     told = TextHead(output="softmax_11.tmp_0", blank=0, spaces=spaces, source="metadata")
     assert _head(source) == told

@@ -229,7 +229,7 @@ def test_tokens_between_which_the_float_model_hesitates_cost_little() -> None:
 
 def test_a_single_share_may_be_declared_a_probability_and_loses_likelihood() -> None:
     spec = TensorSpec(name="y", dtype="float32", shape=(1, 1))
-    check_outputs({"y": OutputDeclaration(task="probabilities")}, (spec,), "edgepack.toml")
+    check_outputs({"y": OutputDeclaration(task="probabilities")}, (spec,))
     shares = list(1 / (1 + np.exp(-_RNG.normal(-4, 1.5, (200, 1, 1)))))
     halved = [value / 2 for value in shares]
     found, _ = _measure(_part("probabilities"), shares, halved)

@@ -86,12 +86,11 @@ class WantedInputs(msgspec.Struct, frozen=True, kw_only=True):
     fixed: tuple[FixedInput, ...] = ()
 
 
-def check_declarations(wanted: WantedInputs, path: str) -> None:
+def check_declarations(wanted: WantedInputs) -> None:
     """Reject declarations that do not fit the model.
 
     Args:
         wanted: Inputs with their declarations, without constant inputs.
-        path: File of the declarations, for messages.
 
     Raises:
         BuildError: An unknown input, an image for an input without four axes, a wrong number of
@@ -102,7 +101,7 @@ def check_declarations(wanted: WantedInputs, path: str) -> None:
     for name, declaration in wanted.declarations.items():
         if name in constant:
             continue
-        where = f"{path}, inputs.{toml_key(name)}"
+        where = f"inputs.{toml_key(name)}"
         if name not in by_name:
             raise unknown_name(
                 "input", name, by_name, where, lambda near: f"[inputs.{toml_key(near)}]"

@@ -166,7 +166,6 @@ def declared_keys(part: TaskOutputs) -> dict[str, str | int | float]:
 def check_outputs(
     declarations: Mapping[str, OutputDeclaration],
     outputs: tuple[TensorSpec, ...],
-    path: str,
     inputs: Collection[str] = (),
 ) -> None:
     """Reject declarations that do not fit the model.
@@ -174,7 +173,6 @@ def check_outputs(
     Args:
         declarations: By output name.
         outputs: The model's outputs.
-        path: File of the declarations, for messages.
         inputs: Names of the model's inputs.
 
     Raises:
@@ -183,7 +181,7 @@ def check_outputs(
     """
     by_name = {spec.name: spec for spec in outputs}
     for name, declaration in declarations.items():
-        where = f"{path}, outputs.{toml_key(name)}"
+        where = f"outputs.{toml_key(name)}"
         if declaration.task not in DECLARABLE:
             raise _unknown_task(declaration.task, where)
         if name not in by_name:
@@ -207,7 +205,7 @@ def check_outputs(
     if set(kinds) == {"ignored"}:
         raise BuildError(
             "every output is ignored: no output is left for evaluating a variant",
-            found_in=f"{path}, outputs",
+            found_in="outputs",
             remedy='task = "classification", "embedding" or "values" for at least one, or leave '
             "one out",
         )

@@ -25,6 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from edgepack.bundle.manifest import BundleFacts
+from edgepack.errors import located
 from edgepack.packager.bundling.assemble import BundleParts, LaidOut, finish, lay_out
 from edgepack.packager.bundling.deltas import write_deltas
 from edgepack.packager.bundling.encrypting import encrypt_files
@@ -137,7 +138,8 @@ def build_bundle(
 
 def _build(checked: CheckedRequest, request: BuildRequest, progress: Progress) -> BuildResult:
     with work_folder(request.output) as work, ProviderProcess() as process:
-        with checked.deadline.interrupting():
+        declared = located(request.declared_in, ("inputs.", "outputs"))
+        with declared, checked.deadline.interrupting():
             watched = checked.deadline.watch(progress)
             source = open_model(request, checked.profiles, work, watched)  # 2
             samples = open_build_samples(request, source, checked.profiles, work, watched)  # 3

@@ -233,17 +233,11 @@ def _open_given(
         _check_sizes(source)
     opened = open_samples(where, wanted_inputs(source, request), progress)
     if request.metric is None and request.labels is None:  # these know what outputs mean
-        told = request.declarations, request.outputs, request.declared_in
-        opened = follow_tokens(opened, source, *told)
+        opened = follow_tokens(opened, source, request.declarations, request.outputs)
     followed = opened
     if opened.samples.decoder is None:
         followed = follow_states(
-            opened,
-            source,
-            request.declarations,
-            request.declared_in,
-            folder=folder,
-            progress=progress,
+            opened, source, request.declarations, folder=folder, progress=progress
         )
     masked = follow_mask(followed, source)
     return replace(masked, samples=replace(masked.samples, description=source.description))

@@ -37,9 +37,9 @@ def open_model(
         BuildError: The model or a declaration is wrong.
     """
     source = open_source(request.model, request.shapes, request.values, work, progress)
-    check_declarations(wanted_inputs(source, request), request.declared_in)
+    check_declarations(wanted_inputs(source, request))
     inputs = [spec.name for spec in source.inputs]
-    check_outputs(request.outputs, source.outputs, request.declared_in, inputs)
+    check_outputs(request.outputs, source.outputs, inputs)
     if not request.keep_going:
         for profile in profiles:
             check_shapes(source, profile, request)
@@ -47,7 +47,7 @@ def open_model(
     source = replace(source, model=model).with_parts(*declared_parts(request.outputs))
     if request.metric is None and request.labels is None:  # these know what outputs mean
         source = watch_before_postprocessing(source)
-        source = with_heads(source, request.outputs, request.declared_in)
+        source = with_heads(source, request.outputs)
     return source
 
 
@@ -63,7 +63,7 @@ def check_shapes(source: SourceModel, profile: Profile, request: BuildRequest) -
         BuildError: The model has open sizes, and the profile needs static shapes.
     """
     if profile.limits.static_shapes and not all(spec.is_static for spec in source.inputs):
-        advice = advise_cache(source, request.declarations, request.declared_in)
+        advice = advise_cache(source, request.declarations)
         refuse_open_shapes(source, profile.name, _sample_shapes(source, request), advice)
 
 

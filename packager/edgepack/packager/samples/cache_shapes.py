@@ -30,18 +30,16 @@ _TOLERANCE = 1e-2
 _OR_CPU = "or build for a profile that takes open sizes, such as cpu"
 
 
-def advise_cache(
-    source: SourceModel, declarations: Mapping[str, InputDeclaration], declared_in: str
-) -> str:
+def advise_cache(source: SourceModel, declarations: Mapping[str, InputDeclaration]) -> str:
     """Return options that fix the sizes of a decoder with a growing cache; "" for another model.
 
     Args:
         source: The model, with open sizes.
-        declarations, declared_in: Declarations of its inputs, and their file.
+        declarations: Declared inputs by name.
     """
     inputs = {spec.name: spec for spec in source.inputs}
     outputs = {spec.name: spec for spec in source.outputs}
-    pairs = find_states(source.inputs, source.outputs, declarations, declared_in, fits=may_grow)
+    pairs = find_states(source.inputs, source.outputs, declarations, fits=may_grow)
     growing = {
         state.input: axis
         for state in pairs.states

@@ -26,7 +26,6 @@ def follow_states(
     opened: OpenedSamples,
     source: SourceModel,
     declarations: Mapping[str, InputDeclaration],
-    declared_in: str,
     *,
     folder: Path,
     progress: Progress,
@@ -36,7 +35,7 @@ def follow_states(
     Args:
         opened: The samples.
         source: The model of the samples.
-        declarations, declared_in: Declared inputs, and their file.
+        declarations: Declared inputs by name.
         folder: Where states are kept.
         progress: Called for each inference.
 
@@ -46,7 +45,7 @@ def follow_states(
     Raises:
         BuildError: A declared state does not fit the model.
     """
-    found = find_states(source.inputs, source.outputs, declarations, declared_in)
+    found = find_states(source.inputs, source.outputs, declarations)
     if not found.states:
         return replace(opened, notes=(*opened.notes, *found.notes))
     run = open_as_given(source)

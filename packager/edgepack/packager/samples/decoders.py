@@ -77,14 +77,13 @@ def follow_tokens(
     source: SourceModel,
     declarations: Mapping[str, InputDeclaration],
     outputs: Mapping[str, OutputDeclaration],
-    declared_in: str,
 ) -> OpenedSamples:
     """Find out whether a model is a decoder, and the rules of its inputs.
 
     Args:
         opened: The samples.
         source: The model of the samples.
-        declarations, outputs, declared_in: Declarations, and their file.
+        declarations, outputs: Declared inputs and outputs by name.
 
     Returns:
         The samples with their decoder, and notes; unchanged for other models.
@@ -93,7 +92,7 @@ def follow_tokens(
         BuildError: Tokens are declared, and the model is not a decoder.
     """
     declared = {name: entry for name, entry in outputs.items() if entry.task == "tokens"}
-    pairs = find_states(source.inputs, source.outputs, declarations, declared_in, fits=may_grow)
+    pairs = find_states(source.inputs, source.outputs, declarations, fits=may_grow)
     tables = sizes_of_tables(source)
     if not pairs.states and not declared and not find_rereading(source, tables):
         return opened
@@ -116,7 +115,7 @@ def follow_tokens(
             return replace(opened, notes=(*opened.notes, note))
         raise BuildError(
             f"output {name!r} is declared to score tokens, and {why}",
-            found_in=f"{declared_in}, outputs.{toml_key(name)}",
+            found_in=f"outputs.{toml_key(name)}",
             remedy='tokens = "INPUT" names the input that takes them, [inputs.NAME] kind = "raw", '
             'from = "OUTPUT" each cache',
         )

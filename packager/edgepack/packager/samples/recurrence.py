@@ -51,7 +51,6 @@ def find_states(
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     declarations: Mapping[str, InputDeclaration],
-    declared_in: str,
     fits: Callable[[TensorSpec, TensorSpec], bool] | None = None,
 ) -> FoundStates:
     """Return pairs of inputs with the outputs that feed these inputs.
@@ -63,7 +62,6 @@ def find_states(
     Args:
         inputs, outputs: The model's.
         declarations: Declared inputs by name.
-        declared_in: The file of the declarations, for messages.
         fits: Whether type and shape let an output feed an input; by default both are the same.
 
     Raises:
@@ -71,9 +69,7 @@ def find_states(
     """
     fits = fits or _fits
     declared = tuple(
-        State(
-            input=spec.name, output=_declared_output(spec, declaration, outputs, declared_in, fits)
-        )
+        State(input=spec.name, output=_declared_output(spec, declaration, outputs, fits))
         for spec in inputs
         if isinstance(declaration := declarations.get(spec.name), RawInput) and declaration.fed_from
     )
@@ -160,10 +156,9 @@ def _declared_output(
     spec: TensorSpec,
     declaration: RawInput,
     outputs: Sequence[TensorSpec],
-    declared_in: str,
     fits: Callable[[TensorSpec, TensorSpec], bool],
 ) -> str:
-    where = f"{declared_in}, inputs.{spec.name}.from"
+    where = f"inputs.{spec.name}.from"
     by_name = {output.name: output for output in outputs}
     wanted = declaration.fed_from or ""
     output = by_name.get(wanted)

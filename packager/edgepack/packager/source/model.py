@@ -14,7 +14,6 @@
 
 import hashlib
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -23,7 +22,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from msgspec.structs import replace
 
-from edgepack.errors import BuildError
+from edgepack.errors import BuildError, located
 from edgepack.packager.graph import external_data
 from edgepack.packager.graph.edits import sort_nodes
 from edgepack.packager.graph.float_types import replace_bfloat16
@@ -110,37 +109,41 @@ def load_source(
     """
     file_kinds.check(path)
     model = _parse(path)
-    _check_structure(path, model)
     external = external_data.external_files(path, model)
-    opset = check_versions(path, model)
+    with located(path):
+        _check_structure(model)
+        opset = check_versions(model)
     attach_weights(model, path.parent)
-    check_operators(path, model)
-    check_inference_form(path, model)
-    checker_notes = check_graph(path)
+    with located(path):
+        check_operators(model)
+        check_inference_form(model)
+        checker_notes = check_graph(path)
     sort_nodes(model.graph)
     input_shapes.fix(model, required_inputs(model), shapes or {})
     fixed = fix_values(model, required_inputs(model), values or {})
     take_known_branches(model)
-    notes = (
-        *checker_notes,
-        *describe_fixed(fixed),
-        *_describe_defaults(model),
-        *check_weights(path, model),
-        *replace_bfloat16(model),
-    )
-    inputs = required_inputs(model)
-    _check_ranks(path, inputs)
-    lookups = find_lookups(model.graph)
+    with located(path):
+        notes = (
+            *checker_notes,
+            *describe_fixed(fixed),
+            *_describe_defaults(model),
+            *check_weights(model),
+            *replace_bfloat16(model),
+        )
+        lookups = find_lookups(model.graph)
+        inputs = tuple(
+            replace(_spec(value, "input"), lookup=lookups.get(value.name))
+            for value in required_inputs(model)
+        )
+        outputs = tuple(_spec(value, "output") for value in model.graph.output)
     files = (path, *external)
     return SourceModel(
         path=path,
         model=model,
         sha256=_digest(files),
         size_bytes=sum(file.stat().st_size for file in files),
-        inputs=tuple(
-            replace(_spec(path, value, "input"), lookup=lookups.get(value.name)) for value in inputs
-        ),
-        outputs=tuple(_spec(path, value, "output") for value in model.graph.output),
+        inputs=inputs,
+        outputs=outputs,
         opset=opset,
         fixed=fixed,
         notes=notes,
@@ -176,51 +179,42 @@ def _parse(path: Path) -> onnx.ModelProto:
         model.ParseFromString(path.read_bytes())
     except DecodeError as error:
         raise file_kinds.unreadable(path) from error
+    if not model.HasField("graph") or not model.opset_import:
+        raise file_kinds.unreadable(path)
     return model
 
 
-def _check_structure(path: Path, model: onnx.ModelProto) -> None:
-    refusal = partial(BuildError, found_in=str(path))
-    if not model.HasField("graph") or not model.opset_import:
-        raise file_kinds.unreadable(path)
+def _check_structure(model: onnx.ModelProto) -> None:
     if not model.graph.node:
-        raise refusal("the model has no nodes: there is nothing to run")
+        raise BuildError("the model has no nodes: there is nothing to run")
     if not required_inputs(model):
-        raise refusal(
+        raise BuildError(
             "the model has no inputs: its outputs never change, so there is nothing to deploy",
             remedy="export it with the values that change as graph inputs",
         )
     if not model.graph.output:
-        raise refusal("the model has no outputs")
+        raise BuildError("the model has no outputs")
 
 
-def _check_ranks(path: Path, inputs: tuple[onnx.ValueInfoProto, ...]) -> None:
-    for value in inputs:
-        tensor = value.type.tensor_type
-        if value.type.HasField("tensor_type") and not tensor.HasField("shape"):
-            raise BuildError(
-                f"input {value.name!r} has no shape, not even a number of dimensions",
-                found_in=str(path),
-                remedy=f"--shape {value.name}=1,3,320,320 with the sizes that it takes",
-            )
-
-
-def _spec(path: Path, value: onnx.ValueInfoProto, noun: str) -> TensorSpec:
+def _spec(value: onnx.ValueInfoProto, noun: str) -> TensorSpec:
     if not value.type.HasField("tensor_type"):
         kind = value.type.WhichOneof("value") or ""
         raise BuildError(
             f"{noun} {value.name!r} is {_KINDS.get(kind, 'a value without a type')}: only tensors "
             "go into and come out of a device's model",
-            found_in=str(path),
             remedy="export the model with tensors as inputs and outputs (for scikit-learn: "
             "options={'zipmap': False})",
         )
     tensor = value.type.tensor_type
+    if noun == "input" and not tensor.HasField("shape"):
+        raise BuildError(
+            f"input {value.name!r} has no shape, not even a number of dimensions",
+            remedy=f"--shape {value.name}=1,3,320,320 with the sizes that it takes",
+        )
     if tensor.elem_type == onnx.TensorProto.STRING:
         raise BuildError(
             f"{noun} {value.name!r} is a tensor of texts: only numbers go into and come out of a "
             "device's model",
-            found_in=str(path),
             remedy="export the model without its text processing, which stays with the application "
             "(for a classifier: with numbers for its classes)",
         )

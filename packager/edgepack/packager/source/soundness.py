@@ -54,20 +54,18 @@ def check_graph(path: Path) -> tuple[str, ...]:
         except DeviceError as refusal:
             raise BuildError(
                 f"the ONNX checker refuses the model: {objection}",
-                found_in=str(path),
                 remedy="export it again, or repair the node that the message names",
             ) from refusal
         return (f"The ONNX checker objects, ONNX Runtime loads it: {objection.rstrip('.')}.",)
     return ()
 
 
-def check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
+def check_weights(model: onnx.ModelProto) -> tuple[str, ...]:
     """Reject NaN anywhere, infinities that something is computed with, and misshapen tensors.
 
     A table that masks scores may hold infinities: see `find_masks`.
 
     Args:
-        path: The model's file, for messages.
         model: The model.
 
     Returns:
@@ -81,7 +79,7 @@ def check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
     masks: frozenset[str] | None = None
     notes = []
     for name, tensor in stored_tensors.named_tensors(model):
-        _check_size(path, name, tensor)
+        _check_size(name, tensor)
         if tensor.data_type not in FLOAT_TYPES:
             continue
         values = stored_tensors.values(tensor)
@@ -95,7 +93,7 @@ def check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
             count = nan_count or int(values.size - finite.sum())
             raise BuildError(
                 f"{count:,} of {values.size:,} values of weight {name!r} are {what}",
-                found_in=f"{path}, initializer {name!r}",
+                found_in=f"initializer {name!r}",
                 remedy="the training diverged or the export is damaged: "
                 "export from a good checkpoint",
             )
@@ -111,7 +109,7 @@ def _objection(words: str) -> str:
     return " ".join(lines[:count])[:_MOST_CHARACTERS]
 
 
-def _check_size(path: Path, name: str, tensor: onnx.TensorProto) -> None:
+def _check_size(name: str, tensor: onnx.TensorProto) -> None:
     """Reject a tensor that holds more or fewer bytes than its type and shape have.
 
     Neither ONNX's checker nor ONNX Runtime minds bytes that are left over.
@@ -122,19 +120,18 @@ def _check_size(path: Path, name: str, tensor: onnx.TensorProto) -> None:
     raise BuildError(
         f"tensor {name!r} holds {len(tensor.raw_data):,} bytes, and one of shape "
         f"{list(tensor.dims)} has {needed:,}",
-        found_in=f"{path}, initializer {name!r}",
+        found_in=f"initializer {name!r}",
         remedy="export the model again",
     )
 
 
-def check_inference_form(path: Path, model: onnx.ModelProto) -> None:
+def check_inference_form(model: onnx.ModelProto) -> None:
     """Reject batch normalization in training mode.
 
     In training mode the node normalizes by the mean and variance of its input, a single sample on a
     device, and not by the learned values. ONNX Runtime computes that without a word.
 
     Args:
-        path: The model's file, for the message.
         model: The model.
 
     Raises:
@@ -150,7 +147,7 @@ def check_inference_form(path: Path, model: onnx.ModelProto) -> None:
         f"{len(training)} of the model's {len(found)} BatchNormalization nodes "
         f"{'is' if len(training) == 1 else 'are'} in training mode: each normalizes by the mean "
         "and variance of its input, not by the learned values",
-        found_in=f"{path}, node {first!r}",
+        found_in=f"node {first!r}",
         remedy="export it for inference: model.eval() before torch.onnx.export, without training=",
     )
 
@@ -169,18 +166,17 @@ com.microsoft is told by its placement."""
 _SHOWN = 3
 
 
-def check_operators(path: Path, model: onnx.ModelProto) -> None:
+def check_operators(model: onnx.ModelProto) -> None:
     """Reject operators that need a library of their own.
 
     Args:
-        path: The model's file, for the message.
         model: The model; its own functions are not foreign operators.
 
     Raises:
         BuildError: The model has foreign operators; the message names the first. Or a function of
             the model's own has the name of a standard operator.
     """
-    _check_functions(path, model)
+    _check_functions(model)
     own = {(function.domain, function.name) for function in model.functions}
     found = [
         node
@@ -194,13 +190,12 @@ def check_operators(path: Path, model: onnx.ModelProto) -> None:
     raise BuildError(
         f"the model uses operators that ONNX Runtime does not have: {', '.join(kinds)} "
         f"(node {nodes})",
-        found_in=str(path),
         remedy="export it with standard operators, or define them as functions in the model: "
         "a device has no library for others",
     )
 
 
-def _check_functions(path: Path, model: onnx.ModelProto) -> None:
+def _check_functions(model: onnx.ModelProto) -> None:
     """Reject a function that hides an operator of ONNX Runtime: ONNX means the function."""
     taken = [
         function.name
@@ -211,7 +206,7 @@ def _check_functions(path: Path, model: onnx.ModelProto) -> None:
         raise BuildError(
             f"the model defines a function {taken[0]!r}, which is a standard operator's name: "
             "ONNX Runtime computes the operator and never the function",
-            found_in=f"{path}, function {taken[0]!r}",
+            found_in=f"function {taken[0]!r}",
             remedy="give the function a domain of its own (such as 'local') and its nodes too, or "
             "remove it where the operator is meant",
         )
@@ -231,11 +226,10 @@ _PROBE_OPSET = 11
 _PROBE_IR_VERSION = 7
 
 
-def check_versions(path: Path, model: onnx.ModelProto) -> int:
+def check_versions(model: onnx.ModelProto) -> int:
     """Reject a model of versions that are too old, or too new for the installed ONNX Runtime.
 
     Args:
-        path: The model's file, for messages.
         model: The model.
 
     Returns:
@@ -244,33 +238,32 @@ def check_versions(path: Path, model: onnx.ModelProto) -> int:
     Raises:
         BuildError: With the versions that will do.
     """
-    refusal = partial(BuildError, found_in=str(path))
     runtime = f"the installed onnxruntime {onnxruntime.__version__} knows up to"
     imported = (entry.version for entry in model.opset_import if is_standard(entry))
     opset, ir_version = int(next(imported, 0)), int(model.ir_version)
     if opset == 0:
-        raise refusal("the model imports no default operator set")
+        raise BuildError("the model imports no default operator set")
     if opset < OLDEST_OPSET:
-        raise refusal(
+        raise BuildError(
             f"opset {opset} is too old: the oldest that can be built from is {OLDEST_OPSET}",
             remedy="export again with opset 17, or onnx.version_converter.convert_version(model, "
             "17)",
         )
     if not loads(opset):
         newest = _newest(_PROBE_OPSET, loads)
-        raise refusal(
+        raise BuildError(
             f"opset {opset} is too new: {runtime} opset {newest}",
             remedy=f"export again with opset {min(newest, 17)} … {newest}, or install a newer "
             "onnxruntime",
         )
     if ir_version < OLDEST_IR_VERSION:
-        raise refusal(
+        raise BuildError(
             f"IR version {ir_version} is too old: {OLDEST_IR_VERSION} is the oldest",
             remedy="export the model again with a current exporter",
         )
     if not loads(ir_version=ir_version):
         newest = _newest(_PROBE_IR_VERSION, lambda version: loads(ir_version=version))
-        raise refusal(
+        raise BuildError(
             f"IR version {ir_version} is too new: {runtime} IR version {newest}",
             remedy=f"set model.ir_version = {newest} and save it again where the model uses "
             "nothing newer, or install a newer onnxruntime",

@@ -54,20 +54,17 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def with_heads(
-    source: SourceModel, declarations: Mapping[str, OutputDeclaration], path: str
-) -> SourceModel:
+def with_heads(source: SourceModel, declarations: Mapping[str, OutputDeclaration]) -> SourceModel:
     """Return the model with its heads, from a person, its graph or its metadata.
 
     Args:
         source: The model.
         declarations: Declared outputs; an output declared otherwise is not a head.
-        path: File of the declarations, for messages.
 
     Raises:
         BuildError: See `with_detection_head`.
     """
-    known = with_detection_head(source, declarations, path)
+    known = with_detection_head(source, declarations)
     if known.description.part_of("detections") is not None:
         return known
     return with_text_head(known, declarations)

@@ -23,14 +23,13 @@ from edgepack.text import counted
 
 
 def with_detection_head(
-    source: SourceModel, declarations: Mapping[str, OutputDeclaration], path: str
+    source: SourceModel, declarations: Mapping[str, OutputDeclaration]
 ) -> SourceModel:
     """Return the model with its outputs of boxes, if the graph or a person names them.
 
     Args:
         source: The model.
         declarations: Declared outputs; an output declared otherwise is not a head.
-        path: File of the declarations, for messages.
 
     Raises:
         BuildError: Detections are declared without a layout, and the graph does not show the
@@ -53,7 +52,7 @@ def with_detection_head(
     if wanted and (found.head is None or found.head.outputs[0] != wanted[0]):
         raise BuildError(
             f"output {wanted[0]!r} is declared as detections, but the graph shows no layout",
-            found_in=f"{path}, outputs.{toml_key(wanted[0])}",
+            found_in=f"outputs.{toml_key(wanted[0])}",
             remedy=f"layout = one of {', '.join(LAYOUTS)}",
         )
     notes = source.notes if not found.unknown else (*source.notes, describe_unknown(found.unknown))
@@ -109,7 +108,7 @@ def find_objects(
     if settled is None and head.source == "declared":
         raise BuildError(
             f"the outputs {', '.join(head.outputs)} do not hold {head.facts.words}",
-            found_in=f"[outputs.{toml_key(head.outputs[0])}], layout = {head.layout!r}",
+            found_in=f"outputs.{toml_key(head.outputs[0])}, layout = {head.layout!r}",
             remedy=f"another layout, one of {', '.join(LAYOUTS)}; boxes that are relative to "
             "anchors must be decoded in the graph, or judged by a --metric of your own",
         )
