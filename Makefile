@@ -56,6 +56,7 @@ check: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/python docs/reference.py --check
 	$(BIN)/python docs/plain_words.py
+	$(BIN)/python docs/task_words.py
 	$(BIN)/python -m benchmarks.evidence.check
 
 # The site, in site/. It loads nothing from another host.
