@@ -90,6 +90,7 @@ def measure(rate: float, *, settle_s: float, measured_s: float) -> Costs:
                 return _watch(fleet, agent, running, (bare_us, counted_us), measured_s)
             finally:
                 running.kill()
+                agent.kill()  # A traced process may take its time to end.
 
 
 def _watch(
