@@ -79,6 +79,13 @@ COMMANDS: dict[str, list[tuple[str, ...]]] = {
     "fleet devices move": [("cam-1", "--group", HOSTILE), (HOSTILE, "--group", "g")],
     "fleet devices label": [("cam-1", f"site={HOSTILE}"), ("cam-1", f"{HOSTILE}=berlin")],
     "fleet devices": [(), ("--where", f"site={HOSTILE}"), ("--where", HOSTILE)],
+    "fleet capture": [(HOSTILE,), ("digits", "--of", HOSTILE), ("digits", "--group", HOSTILE)],
+    "fleet samples": [()],
+    "fleet samples pull": [
+        (HOSTILE, "-o", "{tmp}/pulled"),
+        ("digits", "-o", "{tmp}/no/" + HOSTILE, "--key", HOSTILE),
+    ],
+    "fleet samples remove": [(HOSTILE,)],
     "fleet releases": [()],
     "fleet releases prune": [("--yes",), ("--keep", "1", "--key", HOSTILE, "--yes")],
     "fleet releases remove": [("digits@1.0.0",), (HOSTILE,)],
