@@ -14,6 +14,7 @@ import re
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -133,13 +134,25 @@ def taken_bytes(pid: int) -> int:
 
 @contextlib.contextmanager
 def holding_signals() -> Iterator[None]:
-    """Run a block whole: signals that stop a computation are handled after the block."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    """Run a block whole: signals that stop a computation are handled after the block.
+
+    A mask of this thread would not do: the system gives a signal to any thread of the process, and
+    Python handles the signal in the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {it: known for it in _STOPPING if (known := signal.getsignal(it)) is not None}
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+        for number in before:
+            signal.signal(number, lambda number, _: came.append(number))
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for held in came:
+            signal.raise_signal(held)
 
 
 def end_group(child: PythonChild) -> None:
