@@ -9,6 +9,7 @@
 import argparse
 import json
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from benchmarks.drift.months import (
     light_name,
     sketch_pool,
 )
-from benchmarks.drift.subjects import Subject, open_subjects
+from benchmarks.drift.subjects import SUBJECTS, Subject
 from benchmarks.tasks.task import Array
 from edgepack.agent.telemetry.drift_windows import DAY_WINDOWS, IN_A_ROW, RECENT_WINDOWS
 
@@ -81,13 +82,13 @@ def main() -> None:
     """Measure, print, and write the page with its numbers."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--builds", type=int, default=6, help="builds of each model")
-    parser.add_argument("--months", type=int, default=3, help="months of each build")
+    parser.add_argument("--months", type=int, default=2, help="months of each build")
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--output", type=Path, help="folder of the page and the numbers")
     options = parser.parse_args()
-    rows = []
-    for one in open_subjects():
-        rows.append(_measure(one, options.builds, options.months if one.is_fresh else 0))
-        print(json.dumps(msgspec.to_builtins(rows[-1])), flush=True)
+    with ProcessPoolExecutor(options.workers) as pool:
+        measure = partial(_measure, builds=options.builds, months=options.months)
+        rows = list(pool.map(measure, range(len(SUBJECTS))))
     page = _page(rows)
     print(page)
     if options.output:
@@ -97,7 +98,9 @@ def main() -> None:
         (options.output / "README.md").write_text(page)
 
 
-def _measure(subject: Subject, builds: int, months: int) -> Row:
+def _measure(number: int, builds: int, months: int) -> Row:
+    subject = SUBJECTS[number]()
+    months = months if subject.is_fresh else 0
     lights = {light_name(light): partial(_light, subject, light) for light in LIGHTS}
     conditions = lights | dict(subject.shifts)
     pools = {name: sketch_pool(subject, shift) for name, shift in conditions.items()}

@@ -84,7 +84,7 @@ def draw_build(
         for one in (*inputs, *outputs)
     ]
     values = {
-        condition: np.array(
+        condition: np.nan_to_num(
             [
                 _values(features, of_input, of_output)
                 for of_input, of_output in zip(pool.inputs, pool.outputs, strict=True)
@@ -128,8 +128,8 @@ class Device:
             among: Numbers of the samples that appear; all by default.
         """
         values = self._build.values[condition]
-        drawn = self._rng.choice(len(values) if among is None else among, _SCENES)
-        means = np.nan_to_num(values[drawn]).mean(axis=0)
+        drawn = self._rng.integers(len(values) if among is None else len(among), size=_SCENES)
+        means = values[drawn if among is None else among[drawn]].mean(axis=0)
         features = self._build.features
         self.windows = [
             known.with_window(one, math.sqrt(mean) if one.kind == "spread" else mean, len(features))

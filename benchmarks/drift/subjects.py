@@ -62,17 +62,6 @@ class Subject(NamedTuple):
     is_fresh: bool = False
 
 
-def open_subjects() -> list[Subject]:
-    """Open the subjects, and make their samples if they are missing."""
-    fresh = [
-        _open_kind("glyphs, classifier", glyphs(), _small_shifts()),
-        _open_kind("fruit, classifier", fruit_and_weight(), {**_small_shifts(), **_SWAPPED}),
-        _open_kind("script, recognizer", text_recognizer(), _small_shifts()),
-        _open_kind("motion, classifier of a signal", activity(), _SIGNAL_SHIFTS),
-    ]
-    return [*fresh, _open_digits(), _open_cells()]
-
-
 def _open_kind(name: str, kind: TaskModel, shifts: Mapping[str, Shift]) -> Subject:
     """Open a model that was trained here, with samples that it was not trained on.
 
@@ -254,3 +243,14 @@ def _through_image(picture: Array, change: Callable[[Image.Image], Image.Image])
     pixels = (np.clip(picture, 0.0, 1.0) * 255).astype(np.uint8)
     changed = change(Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels))
     return (np.asarray(changed).astype(np.float64) / 255).reshape(picture.shape)
+
+
+SUBJECTS: tuple[Callable[[], Subject], ...] = (
+    lambda: _open_kind("glyphs, classifier", glyphs(), _small_shifts()),
+    lambda: _open_kind("fruit, classifier", fruit_and_weight(), {**_small_shifts(), **_SWAPPED}),
+    lambda: _open_kind("script, recognizer", text_recognizer(), _small_shifts()),
+    lambda: _open_kind("motion, classifier of a signal", activity(), _SIGNAL_SHIFTS),
+    _open_digits,
+    _open_cells,
+)
+"""Openers, which make missing samples; models that are small enough are trained first."""

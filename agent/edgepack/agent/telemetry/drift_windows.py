@@ -206,7 +206,7 @@ def estimate_loss(features: Iterable[tuple[Feature, FeatureWindows]]) -> float |
     for feature, windows in known:
         if feature.name == CONFIDENCE:
             loss = windows.fall(feature) * (feature.loss_by_confidence or 1.0)
-            moved = _moved_share(known, feature.tensor)
+            moved = _moved_share(known, feature.tensor) if loss else 0.0
             losses.append(min(1.0, math.sqrt(loss * max(loss, moved))))
     return max((one for one in losses if one >= LEAST_LOSS), default=None)
 
