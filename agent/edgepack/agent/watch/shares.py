@@ -7,13 +7,10 @@ This holds for independent trials, so trials must be spaced in time.
 """
 
 import math
-from array import array
-from functools import lru_cache
 
-_POINTS = 20_000
-"""Points of the integral. The likelihood of 100,000 pairs spans more than 20 points."""
-_LEAST = -40.0
-"""Smaller logarithms, from the greatest, change no digit of a sum."""
+_CLOSE = 1e-12
+_TINY = 1e-300
+_STEPS = 100_000
 
 
 def log_evidence(hits: int, trials: int, limit: float) -> float:
@@ -27,26 +24,36 @@ def log_evidence(hits: int, trials: int, limit: float) -> float:
     if limit >= 1.0:
         return -math.inf
     misses = trials - hits
-    logs = [hits * hit + misses * miss for hit, miss in zip(*_points(limit), strict=True)]
-    greatest = max(logs)
-    shares = (math.exp(one - greatest) for one in logs if one - greatest > _LEAST)
-    return greatest + math.log(math.fsum(shares) / _POINTS)
+    prior = math.log(math.pi - 2.0 * math.asin(math.sqrt(limit)))
+    likelihood = hits * math.log(limit) + misses * math.log1p(-limit)
+    return _log_tail(hits + 0.5, misses + 0.5, limit) - prior - likelihood
 
 
-@lru_cache(4)
-def _points(limit: float) -> "tuple[array[float], array[float]]":
-    """Return the logarithms of the likelihood ratios of a hit and of a miss at each point.
+def _log_tail(a: float, b: float, limit: float) -> float:
+    """Return the logarithm of the integral of x**(a-1) * (1-x)**(b-1) from `limit` to 1."""
+    whole = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+    power = a * math.log(limit) + b * math.log1p(-limit)
+    if limit > (a + 1.0) / (a + b + 2.0):
+        return power + math.log(_fraction(b, a, 1.0 - limit) / b)
+    below = math.exp(power - whole) * _fraction(a, b, limit) / a
+    return whole + math.log1p(-below)
 
-    With q = sin(t)**2, Beta(1/2, 1/2) is uniform in t: the mean over t is the integral.
-    """
-    lowest = math.asin(math.sqrt(limit))
-    steps = ((number + 0.5) / _POINTS for number in range(_POINTS))
-    shares = [math.sin(lowest + step * (math.pi / 2 - lowest)) ** 2 for step in steps]
-    miss = math.log1p(-limit)
-    return (
-        array("d", [math.log(share / limit) for share in shares]),
-        array("d", [math.log1p(-share) - miss for share in shares]),
-    )
+
+def _fraction(a: float, b: float, x: float) -> float:
+    """Return the continued fraction of the incomplete beta function, by Lentz's method."""
+    c, d = 1.0, 1.0 / (1.0 - (a + b) * x / (a + 1.0))
+    found = d
+    for m in range(1, _STEPS):
+        for numerator in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1.0 / (1.0 + numerator * d or _TINY)
+            c = 1.0 + numerator / c or _TINY
+            found *= c * d
+        if abs(c * d - 1.0) < _CLOSE:
+            break
+    return found
 
 
 def is_beyond_doubt(hits: int, trials: int, limit: float, alpha: float) -> bool:
