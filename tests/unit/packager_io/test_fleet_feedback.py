@@ -159,6 +159,7 @@ def test_a_build_responds_to_drift_by_its_own_samples() -> None:
         return lines[0]
 
     assert "samples have 0.12, so ranges and verdict hold" in first(0.12, 0)
+    assert "samples have 0.01, so ranges and verdict hold" in first(0.01, 0), "means lag behind"
     assert "57 captured samples widen the ranges" in first(0.5, 57)
     assert "edgepack fleet capture m" in first(0.5, 0)
     assert respond(Learnt(), (), 0, "m") == []

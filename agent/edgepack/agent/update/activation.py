@@ -218,7 +218,7 @@ def _observe(context: UpdateContext, shadowed: Shadowed) -> Observed:
         is_last=_is_last_look(context),
         is_awaited=_is_awaited(context, before),
         shadowed=shadowed,
-        disagree_max=context.deps.config.shadow.disagree_max,
+        disagree_max=max(context.deps.config.shadow.disagree_max, offer.shadow or 0.0),
         damage=_why_gone(context),
         model=context.model.name,
         digest=context.digest,

@@ -37,6 +37,9 @@ from edgepack.tasks.values.measure import EXPLAINED
 from edgepack.text import counted
 
 CPU = "CPUExecutionProvider"
+COVERED = 0.5
+"""Share of the way from the earlier build's mean to the devices' mean that a build's samples must
+have gone to cover a drifted feature. Means of devices lag behind a sudden change."""
 LEAST_DRIFT = 0.5
 """Standard deviations of a difference to which a build responds, at least."""
 FEWEST_DEVICES = 5
@@ -157,7 +160,7 @@ def respond(learnt: Learnt, reference: Iterable[Feature], captured: int, model: 
             f"{counted(one.devices, 'device')} reported drift in {learnt.drifted_in}: {one.words} "
             f"is {one.now:.3g} and was {one.build:.3g} at the build"
         )
-        if own is not None and abs(own.mean - one.now) <= own.spread:
+        if own is not None and (own.mean - one.build) / (one.now - one.build or 1.0) >= COVERED:
             done = f"this build's samples have {own.mean:.3g}, so ranges and verdict hold for it"
         elif captured:
             done = (
