@@ -122,7 +122,7 @@ def test_classifier_that_is_right_on_golden_samples_and_wrong_on_real_inputs_nev
     right = {int(m.run({"x": bright_input(rng)})["y"].argmax()) for m in applications.models}
     assert len(right) == 1
 
-    settings = {"waves": "100%", "soak_s": 1.0, "deadline_s": 240.0, "shadow": True}
+    settings = {"waves": "100%", "soak_s": 1.0, "deadline_s": 500.0, "shadow": True}
     unchanged = fleet.roll_out(same, to=CAMERAS, **settings)
     fleet.wait_for(unchanged, "FINISHED", "PAUSED")
     assert fleet.rollout(unchanged).state == "FINISHED", fleet.rollout(unchanged)

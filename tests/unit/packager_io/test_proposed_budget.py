@@ -28,8 +28,10 @@ def entry(**said: object) -> Evidence:
     return Evidence(**told)  # type: ignore[arg-type]
 
 
-def shadow(agreed: int, count: int = 1000, **said: object) -> Evidence:
-    return entry(shadow_count=count, shadow_agreed=agreed, **said)
+def shadow(agreed: int, most: float | None = 0.975, **said: object) -> Evidence:
+    """Return evidence of 20 devices, of which `agreed` of 1,000 shadow inferences agreed."""
+    mean = {"shadow_devices": 20, "shadow_mean": agreed / 1000, "shadow_most": most}
+    return entry(shadow_count=1000, shadow_agreed=agreed, **{**mean, **said})
 
 
 def golden(metric: str, budget: float, error: float, **said: object) -> Evidence:
@@ -50,8 +52,8 @@ def test_shadow_inferences_that_disagree_too_often_tighten_as_much_as_the_budget
     assert found is not None
     assert (found.profile, found.task, found.keep) == ("cpu", "classification", 0.996)
     assert found.because == (
-        "on pi-5, 950 of 1,000 shadow inferences agreed in 1.0.0; its build let top1_agreement "
-        "0.98 pass"
+        "on pi-5, 95.0% of shadow inferences agreed (mean of 20 devices) in 1.0.0; its build let "
+        "top1_agreement 0.98 pass"
     )
     assert tomllib.loads(f"[gates.accuracy]\n{found.line}") == {
         "gates": {"accuracy": {"classification": {"keep": 0.996}}}
@@ -79,8 +81,9 @@ def test_golden_outputs_that_are_wrong_tighten_the_budget_of_numbers(
     "evidence",
     [
         entry(),
-        shadow(985),
-        shadow(56, 59),
+        shadow(985, 0.99),
+        shadow(970, 0.98),
+        shadow(950, None),
         shadow(950, is_simulator=True),
         shadow(950, variant="other"),
         shadow(950, budget=None),
@@ -94,7 +97,8 @@ def test_golden_outputs_that_are_wrong_tighten_the_budget_of_numbers(
     ids=[
         "nothing measured",
         "as good as asked",
-        "few inferences",
+        "as good as asked, perhaps",
+        "few devices",
         "a simulator",
         "another profile",
         "no budget known",
@@ -111,7 +115,7 @@ def test_without_evidence_nothing_is_proposed(evidence: Evidence) -> None:
 
 
 def test_a_newer_release_that_holds_its_budget_ends_the_proposal() -> None:
-    newer = shadow(999, version="1.1.0", digest="bb", budget=0.992)
+    newer = shadow(999, 1.0, version="1.1.0", digest="bb", budget=0.992)
     assert proposed(newer, shadow(950)) is None
 
 
@@ -122,4 +126,4 @@ def test_what_a_profile_asks_for_already_is_not_proposed() -> None:
 def test_of_several_kinds_of_hardware_the_worst_counts() -> None:
     found = proposed(shadow(960), shadow(900, hardware_class="pi-4"))
     assert found is not None
-    assert found.because.startswith("on pi-4, 900 of 1,000")
+    assert found.because.startswith("on pi-4, 90.0% of shadow inferences")
