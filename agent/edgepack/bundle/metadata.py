@@ -33,6 +33,9 @@ MAX_WORDS = 200
 Text = Annotated[str, msgspec.Meta(pattern=r"\A[^\x00-\x1f\x7f-\x9f]*\Z", max_length=MAX_WORDS)]
 """What commands print: one line, without control characters."""
 
+Board = Annotated[str, msgspec.Meta(pattern=r"\A([A-Za-z0-9_][A-Za-z0-9._-]{0,99})?\Z")]
+"""Kind of board; "" for every kind."""
+
 FirmwareVersion = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._+:~-]{0,99}\Z")]
 """Version of a firmware, as the device's installer prints the version."""
 
@@ -306,7 +309,7 @@ class Firmware(
     """
 
     installer: Name
-    compatible: Name | Literal[""] = ""
+    compatible: Board = ""
     version: FirmwareVersion
     file: str
 
