@@ -70,8 +70,8 @@ def metrics() -> str:
     rows = [METRICS]
     for row in TABLE:
         sides = [
-            "; ".join(filter(None, (source, names(row.attributes + further)))) if source else "-"
-            for source, further in (
+            "; ".join(filter(None, (source, names(attributes)))) if source else "-"
+            for source, attributes in (
                 (row.device, row.device_attributes),
                 (row.fleet, row.fleet_attributes),
             )

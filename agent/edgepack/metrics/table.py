@@ -6,6 +6,7 @@ Names follow OpenTelemetry's semantic conventions (1.37); metrics without a conv
 
 import math
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -65,8 +66,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         kind: Instrument.
         unit: Unit of UCUM.
         text: Description.
-        attributes: Names of the attributes, on the device and in the fleet.
-        device_attributes, fleet_attributes: Further ones of only the device or the fleet.
+        device_attributes, fleet_attributes: Names of the attributes.
         device, fleet: Source of the numbers; "" where the metric does not exist.
     """
 
@@ -74,7 +74,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     unit: str
     text: str
-    attributes: tuple[str, ...] = ()
     device_attributes: tuple[str, ...] = ()
     fleet_attributes: tuple[str, ...] = ()
     device: str = ""
@@ -153,289 +152,123 @@ def bucket_counts(histogram: Histogram) -> list[int]:
     return counts
 
 
-_WINDOWS = "windows of telemetry"
-_SPOOL = "spool of serving processes"
-_REPORTS = "reports of devices"
+_SOURCES = {
+    "spool": "spool of serving processes",
+    "windows": "windows of telemetry",
+    "reports": "reports of devices",
+    "power": "RAPL, hwmon or battery",
+    "journal": "journal of telemetry",
+    "heat": "kernel's counters, trip points and cooling devices",
+    "otlp": "exporter",
+    "-": "",
+}
+_ROWS = """
+edgepack.inference.duration | histogram | s | release | spool | windows
+    Duration of real inferences that finished.
+edgepack.inference.errors | counter | {inference} | release error.type | spool | windows
+    Inferences that raised, or gave NaN or infinity.
+edgepack.shadow.inferences | counter | {inference} | release agreed | spool | windows
+    Inferences that a second release computed, too.
+edgepack.inference.energy | counter | J | release | power | windows
+    Energy of devices while they ran inferences, idle power included.
+edgepack.inference.metered | counter | {inference} | release | spool | windows
+    Inferences that the energy stands for.
+edgepack.inference.throttled.time | counter | s | release | heat | windows
+    Time in which the device slowed down for heat while the release served.
+edgepack.inference.drift | gauge | {standard_deviation} | release | sketches of inferences | windows
+    Greatest difference of a feature of inferences from the build's samples.
+edgepack.model.memory.usage | gauge | By | release | /proc of serving processes | windows
+    Memory of the largest process that serves the release.
+hw.temperature | gauge | Cel | hw.id / release | /sys/class/thermal | windows
+    Temperature of a sensor; of the fleet, the hottest sensor of each device.
+hw.host.energy | counter | J | edgepack.power.source | power | -
+    Energy of the device since the agent started, as far as the source reports.
+hw.host.power | gauge | W | edgepack.power.source | power | -
+    Power of the device over the last seconds.
+system.memory.linux.available | updown | By | - | /proc/meminfo | -
+    Memory that new processes can have without swapping.
+process.memory.usage | updown | By | - | /proc/self/statm | /proc/self/statm
+    Physical memory of the process that answers: agent or controller.
+process.cpu.time | counter | s | - | operating system | operating system
+    Processor time of the process that answers: agent or controller.
+edgepack.model.degraded | gauge | {model} | model symptom | the watch | -
+    Models that serve with a symptom, or not as wanted.
+edgepack.telemetry.windows | updown | {window} | - | journal | -
+    Windows of telemetry that wait for the fleet.
+edgepack.telemetry.dropped | counter | {inference} | - | journal | windows
+    Inferences that telemetry dropped because of too many releases.
+edgepack.messages.dropped | counter | {message} | because | the agent | -
+    Received messages that the agent dropped.
+edgepack.broker.connected | gauge | {connection} | - | the agent | the controller
+    Connections to the broker: 0 or 1.
+otel.sdk.exporter.metric_data_point.exported | counter | {data_point} | error.type | otlp | otlp
+    Data points that were sent by OTLP, or that failed.
+edgepack.devices.enrolled | gauge | {device} | - | - | database
+    Devices of the fleet.
+edgepack.devices.online | gauge | {device} | - | - | reports
+    Devices that are connected to the broker.
+edgepack.devices.behind | gauge | {device} | - | - | reports
+    Devices that have not carried out their newest orders.
+edgepack.devices.failing | gauge | {device} | - | - | reports
+    Devices whose last update of a model failed.
+edgepack.devices.warned | gauge | {device} | - | - | reports
+    Devices that warn of something.
+edgepack.devices.unheard | gauge | {device} | - | - | reports
+    Devices that never reported.
+edgepack.devices.degraded | gauge | {device} | symptom | - | reports
+    Devices of which a model serves with a symptom, or not as wanted.
+edgepack.release.devices | gauge | {device} | model version digest | - | reports
+    Devices that run a release; the most frequent ones.
+edgepack.rollouts | gauge | {rollout} | state | - | database
+    Rollouts by their state.
+edgepack.rollout.devices | gauge | {device} | rollout model state | - | database
+    Devices of the open rollouts by their state; the newest rollouts.
+edgepack.messages | counter | {message} | outcome | - | the controller
+    Messages of devices by outcome.
+edgepack.depot.sent | counter | By | way | - | depot
+    Bytes of bundles that the depot sent.
+edgepack.connections | updown | {connection} | - | - | API
+    Connections of the API's clients.
+edgepack.connections.dropped | counter | {connection} | because | - | API
+    Connections that were dropped: too many, or too slow.
+edgepack.expiring | gauge | {object} | kind | - | data folder and database
+    Metadata, certificates and tokens that expire within 30 days, or have expired.
+edgepack.releases.unavailable | gauge | {release} | - | - | data folder
+    Releases whose files the controller needs and does not have, or has damaged.
+edgepack.releases.damaged | counter | {release} | - | - | data folder
+    How often a file of a release was found damaged.
+"""
+"""Name, kind, unit, attributes, source on the device, source in the fleet; the next line has the
+description. `release` are the attributes of a release; a slash parts device and fleet; a word
+without a dot is short for `edgepack.` and the word."""
 
-TABLE = (
-    Row(
-        name="edgepack.inference.duration",
-        kind="histogram",
-        unit="s",
-        text="Duration of real inferences that finished.",
-        attributes=RELEASE,
-        fleet_attributes=CLASS,
-        device=_SPOOL,
-        fleet=_WINDOWS,
-    ),
-    Row(
-        name="edgepack.inference.errors",
-        kind="counter",
-        unit="{inference}",
-        text="Inferences that raised, or gave NaN or infinity.",
-        attributes=(*RELEASE, "error.type"),
-        fleet_attributes=CLASS,
-        device=_SPOOL,
-        fleet=_WINDOWS,
-    ),
-    Row(
-        name="edgepack.shadow.inferences",
-        kind="counter",
-        unit="{inference}",
-        text="Inferences that a second release computed, too.",
-        attributes=(*RELEASE, "edgepack.agreed"),
-        fleet_attributes=CLASS,
-        device=_SPOOL,
-        fleet=_WINDOWS,
-    ),
-    Row(
-        name="edgepack.inference.energy",
-        kind="counter",
-        unit="J",
-        text="Energy of devices while they ran inferences, idle power included.",
-        attributes=RELEASE,
-        fleet_attributes=CLASS,
-        device="RAPL, hwmon or battery",
-        fleet=_WINDOWS,
-    ),
-    Row(
-        name="edgepack.inference.metered",
-        kind="counter",
-        unit="{inference}",
-        text="Inferences that the energy stands for.",
-        attributes=RELEASE,
-        fleet_attributes=CLASS,
-        device=_SPOOL,
-        fleet=_WINDOWS,
-    ),
-    Row(
-        name="edgepack.inference.throttled.time",
-        kind="counter",
-        unit="s",
-        text="Time in which the device slowed down for heat while the release served.",
-        attributes=RELEASE,
-        fleet_attributes=CLASS,
-        device="kernel's counters, trip points and cooling devices",
-        fleet=_WINDOWS,
-    ),
-    Row(
-        name="edgepack.inference.drift",
-        kind="gauge",
-        unit="{standard_deviation}",
-        text="Greatest difference of a feature of inferences from the build's samples.",
-        attributes=RELEASE,
-        fleet_attributes=(*CLASS, STATISTIC),
-        device="sketches of inferences",
-        fleet=_WINDOWS,
-    ),
-    Row(
-        name="edgepack.model.memory.usage",
-        kind="gauge",
-        unit="By",
-        text="Memory of the largest process that serves the release.",
-        attributes=RELEASE,
-        fleet_attributes=(*CLASS, STATISTIC),
-        device="/proc of serving processes",
-        fleet=_WINDOWS,
-    ),
-    Row(
-        name="hw.temperature",
-        kind="gauge",
-        unit="Cel",
-        text="Temperature of a sensor; of the fleet, the hottest sensor of each device.",
-        device_attributes=("hw.id",),
-        fleet_attributes=(*RELEASE, *CLASS, STATISTIC),
-        device="/sys/class/thermal",
-        fleet=_WINDOWS,
-    ),
-    Row(
-        name="hw.host.energy",
-        kind="counter",
-        unit="J",
-        text="Energy of the device since the agent started, as far as the source reports.",
-        attributes=("edgepack.power.source",),
-        device="RAPL, hwmon or battery",
-    ),
-    Row(
-        name="hw.host.power",
-        kind="gauge",
-        unit="W",
-        text="Power of the device over the last seconds.",
-        attributes=("edgepack.power.source",),
-        device="RAPL, hwmon or battery",
-    ),
-    Row(
-        name="system.memory.linux.available",
-        kind="updown",
-        unit="By",
-        text="Memory that new processes can have without swapping.",
-        device="/proc/meminfo",
-    ),
-    Row(
-        name="process.memory.usage",
-        kind="updown",
-        unit="By",
-        text="Physical memory of the process that answers: agent or controller.",
-        device="/proc/self/statm",
-        fleet="/proc/self/statm",
-    ),
-    Row(
-        name="process.cpu.time",
-        kind="counter",
-        unit="s",
-        text="Processor time of the process that answers: agent or controller.",
-        device="operating system",
-        fleet="operating system",
-    ),
-    Row(
-        name="edgepack.model.degraded",
-        kind="gauge",
-        unit="{model}",
-        text="Models that serve with a symptom, or not as wanted.",
-        attributes=("edgepack.model", "edgepack.symptom"),
-        device="the watch",
-    ),
-    Row(
-        name="edgepack.telemetry.windows",
-        kind="updown",
-        unit="{window}",
-        text="Windows of telemetry that wait for the fleet.",
-        device="journal of telemetry",
-    ),
-    Row(
-        name="edgepack.telemetry.dropped",
-        kind="counter",
-        unit="{inference}",
-        text="Inferences that telemetry dropped because of too many releases.",
-        device="journal of telemetry",
-        fleet=_WINDOWS,
-    ),
-    Row(
-        name="edgepack.messages.dropped",
-        kind="counter",
-        unit="{message}",
-        text="Received messages that the agent dropped.",
-        attributes=("edgepack.because",),
-        device="the agent",
-    ),
-    Row(
-        name="edgepack.broker.connected",
-        kind="gauge",
-        unit="{connection}",
-        text="Connections to the broker: 0 or 1.",
-        device="the agent",
-        fleet="the controller",
-    ),
-    Row(
-        name="otel.sdk.exporter.metric_data_point.exported",
-        kind="counter",
-        unit="{data_point}",
-        text="Data points that were sent by OTLP, or that failed.",
-        attributes=("error.type",),
-        device="exporter",
-        fleet="exporter",
-    ),
-    *(
-        Row(
-            name=f"edgepack.devices.{name}",
-            kind="gauge",
-            unit="{device}",
-            text=text,
-            fleet=source,
-        )
-        for name, text, source in (
-            ("enrolled", "Devices of the fleet.", "database"),
-            ("online", "Devices that are connected to the broker.", _REPORTS),
-            ("behind", "Devices that have not carried out their newest orders.", _REPORTS),
-            ("failing", "Devices whose last update of a model failed.", _REPORTS),
-            ("warned", "Devices that warn of something.", _REPORTS),
-            ("unheard", "Devices that never reported.", _REPORTS),
-        )
-    ),
-    Row(
-        name="edgepack.devices.degraded",
-        kind="gauge",
-        unit="{device}",
-        text="Devices of which a model serves with a symptom, or not as wanted.",
-        attributes=("edgepack.symptom",),
-        fleet=_REPORTS,
-    ),
-    Row(
-        name="edgepack.release.devices",
-        kind="gauge",
-        unit="{device}",
-        text="Devices that run a release; the most frequent ones.",
-        attributes=RELEASE[:3],
-        fleet=_REPORTS,
-    ),
-    Row(
-        name="edgepack.rollouts",
-        kind="gauge",
-        unit="{rollout}",
-        text="Rollouts by their state.",
-        attributes=("edgepack.state",),
-        fleet="database",
-    ),
-    Row(
-        name="edgepack.rollout.devices",
-        kind="gauge",
-        unit="{device}",
-        text="Devices of the open rollouts by their state; the newest rollouts.",
-        attributes=("edgepack.rollout", "edgepack.model", "edgepack.state"),
-        fleet="database",
-    ),
-    Row(
-        name="edgepack.messages",
-        kind="counter",
-        unit="{message}",
-        text="Messages of devices by outcome.",
-        attributes=("edgepack.outcome",),
-        fleet="the controller",
-    ),
-    Row(
-        name="edgepack.depot.sent",
-        kind="counter",
-        unit="By",
-        text="Bytes of bundles that the depot sent.",
-        attributes=("edgepack.way",),
-        fleet="depot",
-    ),
-    Row(
-        name="edgepack.connections",
-        kind="updown",
-        unit="{connection}",
-        text="Connections of the API's clients.",
-        fleet="API",
-    ),
-    Row(
-        name="edgepack.connections.dropped",
-        kind="counter",
-        unit="{connection}",
-        text="Connections that were dropped: too many, or too slow.",
-        attributes=("edgepack.because",),
-        fleet="API",
-    ),
-    Row(
-        name="edgepack.expiring",
-        kind="gauge",
-        unit="{object}",
-        text="Metadata, certificates and tokens that expire within 30 days, or have expired.",
-        attributes=("edgepack.kind",),
-        fleet="data folder and database",
-    ),
-    Row(
-        name="edgepack.releases.unavailable",
-        kind="gauge",
-        unit="{release}",
-        text="Releases whose files the controller needs and does not have, or has damaged.",
-        fleet="data folder",
-    ),
-    Row(
-        name="edgepack.releases.damaged",
-        kind="counter",
-        unit="{release}",
-        text="How often a file of a release was found damaged.",
-        fleet="data folder",
-    ),
-)
+
+def _read(line: str, text: str) -> Row:
+    name, kind, unit, attributes, device, fleet = (part.strip() for part in line.split("|"))
+    of_device, _, of_fleet = attributes.partition(" / ")
+    by_class = (*CLASS, STATISTIC) if kind == "gauge" else CLASS
+    row = {
+        "name": name,
+        "kind": kind,
+        "unit": unit,
+        "text": text.strip(),
+        "device": _SOURCES.get(device, device),
+        "fleet": _SOURCES.get(fleet, fleet),
+        "device_attributes": _attributes(of_device, RELEASE),
+        "fleet_attributes": _attributes(of_fleet or of_device, (*RELEASE, *by_class)),
+    }
+    return msgspec.convert(row, Row)
+
+
+def _attributes(words: str, release: tuple[str, ...]) -> tuple[str, ...]:
+    found = (release if word == "release" else (_named(word),) for word in words.strip("-").split())
+    return tuple(chain.from_iterable(found))
+
+
+def _named(word: str) -> str:
+    return word if "." in word else f"edgepack.{word}"
+
+
+_LINES = _ROWS.strip().splitlines()
+TABLE = tuple(map(_read, _LINES[::2], _LINES[1::2]))
 BY_NAME = {row.name: row for row in TABLE}

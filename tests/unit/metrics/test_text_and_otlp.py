@@ -125,11 +125,7 @@ def test_the_table_has_each_name_once_and_describes_each_attribute() -> None:
     assert len(names) == len(set(names)) == len(set(samples))
     assert all(re.fullmatch(r"[a-z][a-z0-9_.]*", name) for name in names)
     assert all(row.device or row.fleet for row in TABLE)
-    used = {
-        one
-        for row in TABLE
-        for one in (*row.attributes, *row.device_attributes, *row.fleet_attributes)
-    }
+    used = {one for row in TABLE for one in (*row.device_attributes, *row.fleet_attributes)}
     assert used == set(ATTRIBUTES) - {"otel.metric.overflow"}
 
 
