@@ -1,7 +1,6 @@
 """Export by OTLP: a collector that is away, busy, or refuses costs nothing but counted points."""
 
 import socket
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,8 +11,15 @@ from edgepack.metrics.settings import OtlpConfig
 from edgepack.metrics.table import family
 from tests.simulators.collector import Collector, collecting
 from tests.simulators.ports import free_port
+from tests.simulators.waiting import wait_until
 
 Make = Callable[..., Exporter]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine answers late."""
+    monkeypatch.setattr("edgepack.metrics.exporter.REQUEST_S", 400.0)
 
 
 @pytest.fixture
@@ -37,8 +43,7 @@ def test_exports_reach_the_collector_with_the_headers_of_the_file(
     (tmp_path / "headers").write_text("Authorization: Bearer secret\n\nX-Tenant: a\n")
     exporter = make(collector.url, headers_file=str(tmp_path / "headers"), interval_s=0.1)
     exporter.start()
-    while len(collector.requests) < 2:
-        time.sleep(0.01)
+    wait_until(lambda: len(collector.requests) >= 2, "two exports")
     exporter.stop()
     assert collector.newest("s")[0]["process.cpu.time", ()].as_double == 1.5
     assert collector.headers["Authorization"] == "Bearer secret"
