@@ -186,3 +186,16 @@ def test_a_device_whose_settings_allow_any_disagreement_leaves_it_to_the_fleet(
     update(world, releases, msgspec.structs.replace(ASKED, disagree_max=1.0))
     assert world.journal.state == "COMMITTED"
     assert "0 of 500 shadow inferences agreed with 1.1.0" in world.journal.because
+
+
+def test_a_release_that_is_meant_to_differ_keeps_serving_through_its_soak(
+    world: World, releases: Releases
+) -> None:
+    digest = releases.two.ref.digest
+    world.shadow = ASKED
+    world.boot().start()
+    world.collected = [disagreeing(digest, 100, 100)] * 6
+    world.updater.orders.offer(releases.two.order(2, soak_s=3, shadow=1.0))
+    assert world.settle() == "COMMITTED"
+    assert "0 of " in world.journal.because
+    assert "inferences agreed with 1.1.0" in world.journal.because
