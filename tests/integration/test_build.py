@@ -160,14 +160,20 @@ def test_json_prints_the_report(material: Path, tmp_path: Path) -> None:
     assert len(document["digest"]) == 64
 
 
-def test_hooks_travel_with_the_model(material: Path, tmp_path: Path) -> None:
+def test_hooks_and_firmware_travel_with_the_model(material: Path, tmp_path: Path) -> None:
     hook = tmp_path / "hooks" / "staged.before.d" / "10-check"
     hook.parent.mkdir(parents=True)
     hook.write_text("#!/bin/sh\nexit 0\n")
     hook.chmod(0o755)
     output = tmp_path / "small-1.0.0"
-    done = _build(material, str(output), "--hooks", str(tmp_path / "hooks"))
+    (tmp_path / "fw.raucb").write_bytes(b"image")
+    firmware = f"rauc/camera:2.4.0={tmp_path / 'fw.raucb'}"
+    words = ("--hooks", str(tmp_path / "hooks"), "--firmware", firmware)
+    done = _build(material, str(output), *words)
     assert done.returncode == 0, done.stderr
+    shown = _run(material, "inspect", str(output)).stdout
+    assert "firmware:     2.4.0 for rauc camera" in shown
+    assert (output / "firmware" / "fw.raucb").read_bytes() == b"image"
     assert os.access(output / "hooks" / "staged.before.d" / "10-check", os.X_OK)
 
 

@@ -194,6 +194,9 @@ def _describe(manifest: Manifest) -> str:
         more = ", …" if len(facts.encryption.keys) > _MOST_RECIPIENTS else ""
         count = counted(len(facts.encryption.keys), "recipient")
         lines.append(f"encrypted to: {count}: {names}{more}")
+    for one in facts.firmware:
+        kind = f"{one.installer} {one.compatible}".rstrip()
+        lines.append(f"firmware:     {one.version} for {kind}")
     if facts.tools:
         tools = ", ".join(f"{name} {version}" for name, version in sorted(facts.tools.items()))
         lines.append(f"made with:    {tools}")
