@@ -129,3 +129,21 @@ def test_a_users_metric_judges_beside_what_it_gives_the_float_model() -> None:
     assert verdict.float_value == verdict.value == first_score(float_model)
     assert verdict.passed
     assert judge.judge(_Model(0)).value != verdict.value
+
+
+def test_a_described_state_is_judged_by_the_outputs_that_it_changes() -> None:
+    def run(feeds: Feeds) -> Outputs:
+        return {"y": feeds["x"], "next": feeds["state"] + 1.0}
+
+    samples = _samples((State(input="state", output="next"),))
+    read = samples.read
+    fed = replace(
+        samples,
+        read=lambda index: {**read(index), "state": np.zeros((1, 4), np.float32)},
+        description=declare(next="unknown"),
+    )
+    judge = CandidateJudge(run, fed, {}, None)
+    assert judge.reference.description.outputs == ("next", "y")
+    verdict = judge.judge(run)
+    assert verdict.passed
+    assert [entry.task for entry in verdict.agreements] == ["classification"]

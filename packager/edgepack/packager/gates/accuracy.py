@@ -60,7 +60,9 @@ class Reference:
         tokens: TokenReference | None = None,
     ) -> None:
         self.expected = tuple(expected)
-        self.description = describe_outputs(self.expected, description)
+        known = describe_outputs(self.expected, description)
+        # Chains leave states out: errors of states show in the other outputs.
+        self.description = known.without(set(known.outputs).difference(self.expected[0]))
         self._budgets = budgets
         self._tokens = tokens
         self._noise = NoiseMeter(self.expected, self.description)
