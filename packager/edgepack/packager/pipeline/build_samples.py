@@ -36,8 +36,7 @@ from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import FloatSource
 from edgepack.packager.source.shape_advice import suggest_shapes
 from edgepack.packager.tasks.class_names import with_class_names
-from edgepack.packager.tasks.describe import Described, describe, finds
-from edgepack.packager.tasks.own.describe import describe_own
+from edgepack.packager.tasks.describe import Described, describe, describe_own, finds
 from edgepack.packager.tensors.sequence import SampleSplit
 from edgepack.tasks.description import ModelDescription
 

@@ -29,7 +29,7 @@ from edgepack.packager.tasks.texts import find_texts, with_text_head
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Outputs
-from edgepack.tasks.description import GUESSED_FROM, UNKNOWN, ModelDescription, TaskOutputs
+from edgepack.tasks.description import GUESSED_FROM, OWN, UNKNOWN, ModelDescription, TaskOutputs
 from edgepack.tasks.detections.decoding import find_boxes
 from edgepack.tasks.detections.layouts import DetectionHead
 from edgepack.tasks.table import task_of
@@ -52,6 +52,14 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
     description: ModelDescription
     counts: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def describe_own(source: SourceModel) -> ModelDescription:
+    """Return the declared outputs, and all others as measured by the user's metric or labels."""
+    known = source.description
+    names = tuple(spec.name for spec in source.outputs if spec.name not in known.outputs)
+    part = TaskOutputs(task=OWN, outputs=names, source="declared")
+    return known.with_parts(part) if names else known
 
 
 def with_heads(source: SourceModel, declarations: Mapping[str, OutputDeclaration]) -> SourceModel:

@@ -8,7 +8,8 @@ MatMul and Gemm become DynamicQuantizeLinear, MatMulInteger and a multiplication
 which ONNX Runtime fuses into a single kernel; LSTM becomes com.microsoft's DynamicQuantizeLSTM.
 """
 
-from collections.abc import Iterator
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 
 import msgspec
@@ -18,23 +19,40 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.edits import MICROSOFT, import_domain, refill
-from edgepack.packager.graph.queries import attribute, is_standard
+from edgepack.packager.graph.queries import attribute, is_standard, used_names
 from edgepack.packager.graph.workload import Workload, weight_bytes
 from edgepack.packager.profiles.pass_settings import QuantizeDynamic
 from edgepack.packager.quantization.contract import (
     BuiltCandidate,
     CandidateSpec,
 )
-from edgepack.packager.quantization.dynamic.scopes import (
-    Constants,
-    Scope,
-    drop_unread_constants,
-    scopes,
-)
 from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.one_at_a_time import OneAtATimeMaker
 from edgepack.packager.quantization.products import Product, as_product
 from edgepack.tasks.arrays import Singles, Tensor
+
+Constants = Mapping[str, onnx.TensorProto]
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """The graph of a model, or the body of a control-flow node.
+
+    Attributes:
+        label: "" for the graph itself; else the node and the branch, `if_1/then_branch`.
+        graph: The graph.
+        constants: Initializers and values of Constant nodes, including outer graphs.
+    """
+
+    label: str
+    graph: onnx.GraphProto
+    constants: Constants
+
+    def name(self, position: int) -> str:
+        """Return a node's name, unique in the model."""
+        node = self.graph.node[position]
+        if not self.label:
+            return str(node.name)
+        return f"{self.label}/{node.name or node.op_type}_{position}"
 
 
 class DynamicCandidateMaker(OneAtATimeMaker[QuantizeDynamic]):
@@ -200,3 +218,34 @@ class DynamicWriter(msgspec.Struct, kw_only=True):
     def _store(self, name: str, values: Tensor) -> str:
         self.made.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
         return name
+
+
+def scopes(graph: onnx.GraphProto) -> Iterator[Scope]:
+    """Yield the graph itself, then its bodies, outer bodies first."""
+    yield from _scopes(graph, "", {})
+
+
+def _scopes(graph: onnx.GraphProto, label: str, outer: Constants) -> Iterator[Scope]:
+    own = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.attribute[0].name == "value":
+            own[node.output[0]] = node.attribute[0].t
+    scope = Scope(label=label, graph=graph, constants=ChainMap(own, dict(outer)))
+    yield scope
+    for position, node in enumerate(graph.node):
+        for entry in node.attribute:
+            bodies = [entry.g] if entry.HasField("g") else list(entry.graphs)
+            for number, body in enumerate(bodies):
+                branch = entry.name if len(bodies) == 1 else f"{entry.name}_{number}"
+                yield from _scopes(body, f"{scope.name(position)}/{branch}", scope.constants)
+
+
+def drop_unread_constants(model: onnx.ModelProto) -> None:
+    """Remove initializers and Constant nodes that nothing reads, in place, in bodies too."""
+    read = used_names(model.graph)
+    for scope in scopes(model.graph):
+        graph = scope.graph
+        refill(graph.initializer, (tensor for tensor in graph.initializer if tensor.name in read))
+        if any(node.op_type == "Constant" and node.output[0] not in read for node in graph.node):
+            kept = (n for n in graph.node if n.op_type != "Constant" or n.output[0] in read)
+            refill(graph.node, kept)

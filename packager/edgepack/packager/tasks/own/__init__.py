@@ -1,1 +1,0 @@
-"""Describes outputs of which the user's own function decides."""
