@@ -474,7 +474,7 @@ def heart_beats() -> TaskModel:
 
 
 def click_rate() -> TaskModel:
-    """Return the probability of a click on an item, 2 % on average."""
+    """Return the probability of a click on an item, 13 % on average."""
     users, items = _rng(311).normal(0, 1, (2, 10, 6))
 
     def draw(rng: np.random.Generator, count: int) -> tuple[Array, Array]:
