@@ -34,7 +34,7 @@ constants and thresholds (*independent*). Their author had read the user's docum
 
 Builds prefer size (`--prefer size`): speed says little of models that take microseconds. Variants
 for `cpu` and `openvino-cpu` run as on a device, on this machine. Variants for NPUs run with exact
-integer products.
+integer products. Seconds are those of the builds beside other work of the machine.
 
 `before` cells were measured before each output was evaluated by its task, with the declarations of
 that time ([`before.json`](before.json)). `after` cells are this release's. They were measured by
