@@ -133,7 +133,7 @@ def test_a_users_metric_judges_beside_what_it_gives_the_float_model() -> None:
 
 def test_a_described_state_is_judged_by_the_outputs_that_it_changes() -> None:
     def run(feeds: Feeds) -> Outputs:
-        return {"y": feeds["x"], "next": feeds["state"] + 1.0}
+        return {"y": feeds["x"], "next": np.add(feeds["state"], 1.0)}
 
     samples = _samples((State(input="state", output="next"),))
     read = samples.read
