@@ -38,7 +38,7 @@ WAVE_END = len(LOOKS)
 _OF_LOOK = (2 / 12, 1 / 12, 1 / 12, 1 / 12, 1 / 12, 6 / 12)
 """Share of a wave's error probability by look, the end of the wave last. The looks of a wave see
 the same devices, so a single look with most of the probability finds more than equal looks."""
-_FIRST_WAVE = 0.5
+_FIRST_WAVE = 0.25
 """Error probability of the first wave relative to each later wave: the bound of the fewest devices
 rests on the assumed spread."""
 
