@@ -66,6 +66,7 @@ class Device:
             f'keys = ["{key}"]',
             "[probe]",
             "runs = 1",
+            "timeout_s = 400",
             "[limits]",
             "disk_reserve_bytes = 1000000",
             f"memory_bytes = {memory_bytes}",

@@ -9,6 +9,8 @@ GO = 0
 RETRY = 21
 REFUSE = 1
 
+Done = subprocess.CompletedProcess[str]
+
 
 class Answer(NamedTuple):
     """A hook's answer.
@@ -63,7 +65,7 @@ def answer_with(
     return answer.exit_code
 
 
-def run_command(words: Sequence[str], *, timeout_s: float) -> subprocess.CompletedProcess[str]:
+def run_command(words: Sequence[str], *, timeout_s: float) -> Done:
     """Run a command without a shell; the caller evaluates the result.
 
     Raises:
@@ -79,7 +81,7 @@ def run_command(words: Sequence[str], *, timeout_s: float) -> subprocess.Complet
         raise CommandError(f"'{words[0]}' cannot be run: {error.strerror}") from error
 
 
-def last_words(done: subprocess.CompletedProcess[str]) -> str:
+def last_words(done: Done) -> str:
     """Return the last line that a command wrote, stderr first; its exit code without output."""
     said = (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]
     return said or f"exit code {done.returncode}"

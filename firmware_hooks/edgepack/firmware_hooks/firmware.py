@@ -13,7 +13,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +24,7 @@ from edgepack.firmware_hooks.answer import (
     RETRY,
     Answer,
     CommandError,
+    Done,
     HookParser,
     answer_with,
     last_words,
@@ -218,7 +218,7 @@ class _Driver:
             if done.returncode != 0 and self._row.success not in output:
                 raise CommandError(said)
 
-    def _ask(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def _ask(self, *words: str) -> Done:
         """Run a command that prints, and return what a success printed."""
         done = run_command(words, timeout_s=self._settings.timeout_s)
         if done.returncode != 0:
@@ -323,7 +323,7 @@ class _Driver:
 _PIECE = 1024 * 1024
 
 
-def _reason(done: subprocess.CompletedProcess[str]) -> str:
+def _reason(done: Done) -> str:
     """Return the last line that names an error, else the last line."""
     errors = [line for line in (done.stdout + done.stderr).splitlines() if "error" in line.lower()]
     return errors[-1].strip()[:500] if errors else last_words(done)

@@ -38,6 +38,7 @@ DYING = 13
 DEVICES = (*FAULTS, "damage", "dying")
 SLOW_LAYERS = 3000
 SETTINGS = (
+    "\n[probe]\ntimeout_s = 400"
     "\n[telemetry]\ninterval_s = 0.2\nsysfs_dir = 'sys'\n[limits]\ncheck_interval_s = 1\n"
     "[watch]\nlook_s = 0.2\nlasting_s = 1\ncalm_s = 1\n"
 )
