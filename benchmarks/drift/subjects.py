@@ -85,7 +85,7 @@ def _open_kind(name: str, kind: TaskModel, shifts: Mapping[str, Shift]) -> Subje
         return {entry: (value.transpose(2, 0, 1) if is_picture else value)[None].astype(np.float32)}
 
     part = TaskOutputs(task="classification", outputs=(output,)) if head is None else head.part
-    of_kind = [len(one) for one in truth] if head is not None else truth
+    of_kind = [one[0] for one in truth] if head is not None else truth
     return Subject(
         name=name,
         run=run,
