@@ -245,6 +245,11 @@ def run_every_command(user: User, folder: Path, processes: list[subprocess.Popen
     run(
         "edgepack", "fleet", "feedback", "small", "-o", folder / "feedback.npz", *url, may_fail=True
     )
+    run("edgepack", "fleet", "capture", "small", "--all", *url, may_fail=True)
+    run("edgepack", "fleet", "samples", *url)
+    pulled = folder / "pulled"
+    run("edgepack", "fleet", "samples", "pull", "small", "-o", pulled, *url, may_fail=True)
+    run("edgepack", "fleet", "samples", "remove", "small", *url, may_fail=True)
     run("edgepack", "fleet", "revocations", "-o", folder / "ca.crl", *url)
     run("edgepack", "fleet", "releases", *url)
     run("edgepack", "fleet", "releases", "prune", *url)
