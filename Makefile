@@ -31,7 +31,7 @@ export ORT_DISABLE_TELEMETRY := 1
 # tests takes 12 s of processor time instead of 5 s, the imports of `edgepack build` .8 s instead of .5 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-main test-openvino environments check bench bench-packager bench-unseen shipped-models bench-tasks evidence bench-fleet bench-gates bench-swaps bench-transfer bench-deltas bench-drift conformance scan-operators docs screenshots release pins clean
+.PHONY: demo test test-main test-openvino environments check bench bench-packager bench-unseen shipped-models bench-tasks evidence bench-fleet bench-gates bench-swaps bench-transfer bench-deltas bench-drift bench-watch conformance scan-operators docs screenshots release pins clean
 
 # KEEP=1 leaves fleet and dashboard running until Ctrl-C.
 demo: $(READY)
@@ -119,6 +119,10 @@ bench-swaps: $(READY)
 bench-drift: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.drift --output docs/benchmarks/drift
+
+# Faults, noise and cost of the watch; mosquitto must be installed. An hour.
+bench-watch: $(READY)
+	$(BIN)/python -m benchmarks.watch --output docs/benchmarks/watch
 
 # What updates cost on the wire, in other forms too: some minutes.
 bench-deltas: $(READY)

@@ -126,8 +126,8 @@ class RunningFleet:
             lambda: self.client.info().online >= before + count, "the devices are online", 1.0
         )
 
-    def run_agent(self, config: Path) -> Process:
-        """Start a real agent with its state next to its settings."""
+    def run_agent(self, config: Path, python: Path | None = None) -> Process:
+        """Start a real agent with its state next to its settings, in an environment."""
         lines = config.read_text().splitlines()
         config.write_text(
             "\n".join(
@@ -135,7 +135,8 @@ class RunningFleet:
             )
         )
         return self._start(
-            sys.executable, "-m", "edgepack.agent.cli", "run", "--config", str(config)
+            *(str(python or sys.executable), "-m", "edgepack.agent.cli", "run"),
+            *("--config", str(config)),
         )
 
     def cost(self, of: Process | None = None) -> Cost:

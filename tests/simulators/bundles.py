@@ -81,7 +81,7 @@ def make_bundle(
     release: int = 1,
     name: str = "tiny",
     variants: Sequence[str] = ("cpu",),
-    provider: str = CPU,
+    provider: str | Mapping[str, str] = CPU,
     requires: Requirements | None = None,
     hooks: Mapping[str, str] | None = None,
     firmware: Mapping[Firmware, bytes] | None = None,
@@ -99,7 +99,7 @@ def make_bundle(
         release: Makes the second weight, and the version `1.<release>.0`.
         name: Of the model.
         variants: Names; each has the same model.
-        provider: Of every variant.
+        provider: Of every variant, or by variant.
         requires: Of every variant.
         hooks: Shell scripts by path below `hooks/`.
         firmware: Artefacts with their content.
@@ -129,7 +129,11 @@ def make_bundle(
         (folder / path).write_bytes(content)
         starts = [content.find(weight.tobytes()) for weight in (first, second)]
         files = (entry(folder, path, starts),)
-        built.append(make_variant(variant, provider=provider, files=files, requires=requires))
+        name_of = provider if isinstance(provider, str) else provider[variant]
+        device = "cpu" if name_of == CPU else "npu"
+        built.append(
+            make_variant(variant, provider=name_of, device=device, files=files, requires=requires)
+        )
     shared = [GOLDEN_FILE]
     for path, script in (hooks or {}).items():
         hook = folder / "hooks" / path

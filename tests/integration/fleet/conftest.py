@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 from edgepack.bundle.archive import pack
 from edgepack.bundle.chunks import entry
@@ -35,6 +37,7 @@ from tests.simulators.ports import free_port
 from tests.simulators.waiting import wait_until
 
 MOSQUITTO = "/usr/sbin/mosquitto"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 SIMULATED = Selector(kind="group", group="simulated")
 CAMERAS = Selector(kind="group", group="cameras")
 StartAgent = Callable[..., subprocess.Popen[bytes]]
@@ -243,11 +246,15 @@ def start_agent(tmp_path: Path) -> Iterator[StartAgent]:
     """Enrol a device, the first time, and run its agent."""
     agents: list[subprocess.Popen[bytes]] = []
 
-    def start(fleet: Any, device: str, age: str = "") -> subprocess.Popen[bytes]:
+    def start(
+        fleet: Any, device: str, age: str = "", python: Path | None = None
+    ) -> subprocess.Popen[bytes]:
         folder = tmp_path / device
         if not folder.exists():
             fleet.client.enroll(device, group="cameras", folder=folder, state_dir=folder / "state")
         command = [*aged("edgepack.agent.cli", age), "run"]
+        if python is not None:
+            command[0] = str(python)
         with (folder / "agent.log").open("a") as log:
             agent = warm_programs.Popen(
                 [*command, "--config", str(folder / "agent.toml")], stdout=log, stderr=log
@@ -315,6 +322,18 @@ def run_mosquitto(config: Path, port: int) -> subprocess.Popen[bytes]:
 
     wait_until(listens, "mosquitto listens")
     return process
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    quiet = ("background-networking", "component-update", "sync", "gpu", "quic")
+    options = ["--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in quiet)]
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
+        yield started
+        started.close()
 
 
 @pytest.fixture(scope="session")

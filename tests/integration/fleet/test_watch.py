@@ -6,17 +6,11 @@ as a device's own inputs may do.
 
 import json
 import re
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.fleet.documents.devices import ModelView
 from edgepack.wire.messages import Watched
@@ -29,119 +23,15 @@ from tests.integration.fleet.conftest import (
 )
 from tests.integration.fleet.dashboard import Visitor
 from tests.integration.test_agent_holders import serving
-from tests.simulators.building import build_archive
-from tests.simulators.watched_application import WIDTH
+from tests.simulators.watched_application import DYING, Application
+from tests.simulators.watched_model import FAULTS, build
 
-CLASSES = 5
-FAULTS = {"failed": 1, "not_finite": 2, "slow": 3}
-DYING = 13
 DEVICES = (*FAULTS, "damage", "dying")
-SLOW_LAYERS = 3000
 SETTINGS = (
     "\n[probe]\ntimeout_s = 400"
     "\n[telemetry]\ninterval_s = 0.2\nsysfs_dir = 'sys'\n[limits]\ncheck_interval_s = 1\n"
     "[watch]\nlook_s = 0.2\nlasting_s = 1\ncalm_s = 1\n"
 )
-
-
-def classifier(*, has_faults: bool) -> onnx.ModelProto:
-    """Return a classifier by a matrix; the input `fault` matters only if the release has faults."""
-    rng = np.random.default_rng(1)
-    values: dict[str, np.ndarray] = {
-        "weights": rng.standard_normal((WIDTH, CLASSES)).astype(np.float32),
-        "same": np.eye(WIDTH, dtype=np.float32),
-        "row": np.zeros((1, CLASSES), np.float32),
-        "zero": np.zeros(1, np.float32),
-        "one": np.ones(1, np.float32),
-        **{name: np.array([n if has_faults else -n]) for name, n in FAULTS.items()},
-    }
-    slow = [helper.make_node("Identity", ["x"], ["slow0"])]
-    layers = SLOW_LAYERS if has_faults else 1
-    for number in range(layers):
-        slow.append(helper.make_node("MatMul", [f"slow{number}", "same"], [f"slow{number + 1}"]))
-    nodes = [
-        helper.make_node("Equal", ["fault", "slow"], ["is_slow_row"]),
-        helper.make_node("Squeeze", ["is_slow_row"], ["is_slow"]),
-        helper.make_node(
-            "If",
-            ["is_slow"],
-            ["passed"],
-            then_branch=branch("slow", slow, f"slow{layers}"),
-            else_branch=branch("fast", [helper.make_node("Identity", ["x"], ["as"])], "as"),
-        ),
-        helper.make_node("MatMul", ["passed", "weights"], ["scores"], "classify"),
-        helper.make_node("Equal", ["fault", "failed"], ["fails"]),
-        helper.make_node("Cast", ["fails"], ["index"], to=TensorProto.INT64),
-        helper.make_node("Gather", ["row", "index"], ["nothing"], axis=0),
-        helper.make_node("Add", ["scores", "nothing"], ["added"]),
-        helper.make_node("Equal", ["fault", "not_finite"], ["is_nan"]),
-        helper.make_node("Where", ["is_nan", "zero", "one"], ["factor"]),
-        helper.make_node("Div", ["factor", "factor"], ["quotient"]),
-        helper.make_node("Mul", ["added", "quotient"], ["logits"]),
-        helper.make_node("Softmax", ["logits"], ["y"], "decide", axis=-1),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "shapes",
-        [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, WIDTH]),
-            helper.make_tensor_value_info("fault", TensorProto.INT64, [1]),
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, CLASSES])],
-        [numpy_helper.from_array(value, name) for name, value in values.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
-def branch(name: str, nodes: list[onnx.NodeProto], output: str) -> onnx.GraphProto:
-    value = helper.make_tensor_value_info(output, TensorProto.FLOAT, [1, WIDTH])
-    return helper.make_graph(nodes, name, [], [value])
-
-
-def build(folder: Path, key: Path, number: int) -> Path:
-    folder.mkdir(exist_ok=True)
-    model, samples = folder / f"model-{number}.onnx", folder / "samples.npz"
-    onnx.save(classifier(has_faults=number > 0), model)
-    x = np.random.default_rng(0).standard_normal((100, WIDTH)).astype(np.float32)
-    np.savez(samples, x=x, fault=np.zeros(100, np.int64))
-    return build_archive(model, samples, key, folder / f"shapes-1.{number}.0.edgepack")
-
-
-class Application:
-    """An application that a supervisor starts again whenever it dies."""
-
-    def __init__(self, folder: Path) -> None:
-        self._control = folder / "fault"
-        self.fault = 0
-        self._command = [sys.executable, "-m", "tests.simulators.watched_application"]
-        self._command += [str(folder / "state"), str(self._control)]
-        self._is_over = False
-        self._process: subprocess.Popen[bytes] | None = None
-        self.deaths = 0
-        self._thread = threading.Thread(target=self._supervise)
-        self._thread.start()
-
-    @property
-    def fault(self) -> int:
-        return int(self._control.read_text())
-
-    @fault.setter
-    def fault(self, fault: int) -> None:
-        new = self._control.with_suffix(".new")
-        new.write_text(str(fault))
-        new.rename(self._control)
-
-    def _supervise(self) -> None:
-        while not self._is_over:
-            self._process = subprocess.Popen(self._command, stderr=subprocess.DEVNULL)
-            if self._process.wait() == -9:
-                self.deaths += not self._is_over
-
-    def stop(self) -> None:
-        self._is_over = True
-        if self._process is not None:
-            self._process.kill()
-        self._thread.join(400)
 
 
 Applications = dict[str, Application]
