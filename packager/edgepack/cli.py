@@ -144,12 +144,23 @@ def main() -> None:
         os.environ.setdefault(name, value)  # read when a command loads NumPy
     color = False if os.environ.get("NO_COLOR") else None  # None: where it goes to a terminal
     try:
+        _check_arguments(sys.argv[1:])
         cli(color=color)
     except (EdgepackError, OSError) as error:
         said = error if isinstance(error, EdgepackError) else _of_system(error)
         mark = click.style("error:", fg="red", bold=True)
         click.echo(f"{mark} {said}", err=True, color=color)
         sys.exit(1)
+
+
+def _check_arguments(words: list[str]) -> None:
+    for word in words:
+        if any("\ud800" <= letter <= "\udfff" for letter in word):
+            raise EdgepackError(
+                "an argument has bytes that are not UTF-8",
+                found_in=word,
+                remedy="rename the file or folder",
+            )
 
 
 def _of_system(error: OSError) -> EdgepackError:

@@ -131,6 +131,18 @@ def test_no_name_of_a_file_adds_a_setting(folder: Path) -> None:
     assert settings["build"] == {"profiles": ["cpu"]}
 
 
+@pytest.mark.parametrize("words", [(b"a\xff.onnx",), (b"small.onnx", b"-o", b"a\xff.edgepack")])
+def test_a_path_that_is_not_utf_8_is_rejected_with_a_remedy(
+    words: tuple[bytes, ...], folder: Path
+) -> None:
+    shutil.copy(folder / "small.onnx", folder / os.fsdecode(b"a\xff.onnx"))
+    rejected = _edgepack(folder, "build", *map(os.fsdecode, words))
+    assert rejected.returncode == 1
+    assert "not UTF-8" in rejected.stderr
+    assert "try: rename" in rejected.stderr
+    assert "Traceback" not in rejected.stderr
+
+
 _METRIC = '[build]\nmetric = "evil:score"\n'
 _TOOLCHAIN = '[build]\ntoolchain = { fp32 = "./run" }\n'
 _PLAIN_RUNTIME = '[build]\nplain_runtimes = ["./run"]\n'
