@@ -151,7 +151,7 @@ def test_a_device_reads_and_writes_by_four_patterns_on_each_node(
     assert controller.may_read("ep/1/default/d/cam-1/up/+")
     for kind in topics.UP_KINDS:
         assert device.may_write(topics.up("default", "cam-1", kind), kind.encode())
-    wait_until(lambda: len(controller.heard) == 4, "the other node's client heard all four")
+    wait_until(lambda: len(controller.heard) == len(topics.UP_KINDS), "the other node hears all")
     assert device.may_read("ep/1/default/d/cam-1/dn/#")
     assert device.may_read(topics.broadcast("default", "0" * 64))
     assert device.may_read(topics.coded("default", "0" * 64))
@@ -169,7 +169,7 @@ def test_a_device_reads_and_writes_by_four_patterns_on_each_node(
         "meta/1.root.json",
     ):
         assert not device.may_write(f"ep/1/default/{forbidden}"), forbidden
-    assert len(controller.heard) == 4
+    assert len(controller.heard) == len(topics.UP_KINDS)
 
 
 def test_nobody_takes_anothers_client_id_or_the_controllers(

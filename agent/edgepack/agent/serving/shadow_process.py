@@ -111,6 +111,7 @@ class ShadowProcess:
         with contextlib.suppress(OSError):
             write(child.stdin)
             child.stdin.flush()
+        with contextlib.suppress(OSError):  # A child that ended early may have left its reason.
             line = child.stdout.readline(_MAX_ANSWER)
         self._deadline = math.inf
         try:

@@ -371,10 +371,12 @@ class Watcher:
         own = choose_again(self._context, pointer, self._evidence, only=serving)
         recent = self._ledger.recent if self._ledger else ()
         found_s = max(0.0, self._context.deps.clock.wall() - self._memory.told.since)
-        seen = msgspec.structs.replace(
-            self._observe(), found_ago=math.ceil(found_s / self._settings.interval_s)
+        now = self._observe()
+        then = msgspec.structs.replace(
+            now, found_ago=math.ceil(found_s / self._settings.interval_s)
         )
-        is_slow = any(symptom == "slow" for symptom, _ in judge_all(seen))
+        # A short past may be too little without the intervals of the probe.
+        is_slow = any(symptom == "slow" for one in (now, then) for symptom, _ in judge_all(one))
         if not recent or not is_slow:
             return None
         fresh, usual = _probe_of(own, serving), _probe_of(pointer.choice, serving)
