@@ -195,8 +195,7 @@ def _describe(manifest: Manifest) -> str:
         count = counted(len(facts.encryption.keys), "recipient")
         lines.append(f"encrypted to: {count}: {names}{more}")
     for one in facts.firmware:
-        kind = f"{one.installer} {one.compatible}".rstrip()
-        lines.append(f"firmware:     {one.version} for {kind}")
+        lines.append(f"firmware:     {one.version} for {one.kind}")
     if facts.tools:
         tools = ", ".join(f"{name} {version}" for name, version in sorted(facts.tools.items()))
         lines.append(f"made with:    {tools}")

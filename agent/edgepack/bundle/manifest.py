@@ -375,8 +375,7 @@ def _check_firmware(facts: BundleFacts) -> None:
                 found_in=found_in,
             )
         if (one.installer, one.compatible) in kinds:
-            kind = f"{one.installer} {one.compatible}".rstrip()
-            raise BundleError(f"two firmware artefacts are for {kind!r}", found_in=found_in)
+            raise BundleError(f"two firmware artefacts are for {one.kind!r}", found_in=found_in)
         kinds.add((one.installer, one.compatible))
 
 

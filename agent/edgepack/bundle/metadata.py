@@ -313,6 +313,11 @@ class Firmware(
     version: FirmwareVersion
     file: str
 
+    @property
+    def kind(self) -> str:
+        """Installer and board, for people."""
+        return f"{self.installer} {self.compatible}".rstrip()
+
 
 class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """edgepack's facts of the whole bundle (`additional_metadata.edgepack` of the manifest).

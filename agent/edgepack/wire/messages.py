@@ -6,7 +6,7 @@ A reader drops, with a reason, a message that does not fit its type or holds an 
 name. Times are seconds since the epoch (UTC) as floats.
 """
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -34,7 +34,8 @@ Deviations = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 Pem = Annotated[str, msgspec.Meta(max_length=8192)]
 """A certificate, or a request for one."""
 
-CAPTURE_REASONS = ("drift", "doubt", "shadow")
+Reason = Literal["drift", "doubt", "shadow"]
+CAPTURE_REASONS: tuple[Reason, ...] = get_args(Reason)
 """Reasons for which a device may choose a sample."""
 
 MAX_CAPTURE_SAMPLES = 10_000

@@ -40,6 +40,7 @@ from edgepack.firmware_hooks.installers import (
 )
 
 STEPS = ("running", "check", "install", "reboot", "commit", "revert")
+_PIECE = 1024 * 1024
 
 
 def parser() -> HookParser:
@@ -260,7 +261,7 @@ class _Driver:
         Before the restart into a new firmware, the slot in the environment is not the slot that
         runs: then `upgrade_available` is set, and the previous firmware runs.
         """
-        devices = dict(self._pair(text) for text in self._settings.slot)
+        devices = dict(map(_pair, self._settings.slot))
         known = self._read_environment()
         slot, back = known.get(self._settings.slot_variable, ""), known.get("edgepack_back", "")
         is_armed = known.get("upgrade_available") == "1" and back in devices
@@ -287,17 +288,13 @@ class _Driver:
             script.flush()
             self._ask(self._settings.fw_setenv, "-s", script.name)
         known = self._read_environment()
-        for name, value in map(self._pair, lines):
+        for name, value in map(_pair, lines):
             if known.get(name) != value:
                 tool = self._settings.fw_setenv
                 raise CommandError(
                     f"U-Boot's {name} is {known.get(name)!a} instead of {value!a}: {tool} -s must "
                     "read lines NAME=VALUE (libubootenv, or U-Boot's own tools from 2019)"
                 )
-
-    def _pair(self, text: str) -> tuple[str, str]:
-        name, _, device = text.partition("=")
-        return name, device
 
     def _write_image(self) -> None:
         """Copy the artefact to the device of the other slot, and compare.
@@ -320,7 +317,9 @@ class _Driver:
                     raise CommandError(f"{target} differs from {source.name} after the copy")
 
 
-_PIECE = 1024 * 1024
+def _pair(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, value
 
 
 def _reason(done: Done) -> str:

@@ -39,9 +39,7 @@ def plan_firmware(context: UpdateContext, manifest: Manifest) -> FirmwarePlan | 
     settings, firmware = context.deps.config.firmware, context.deps.tools.firmware
     found = find_firmware(manifest, settings)
     if firmware is None or found is None:
-        kinds = ", ".join(
-            f"{one.installer} {one.compatible}".rstrip() for one in manifest.facts.firmware
-        )
+        kinds = ", ".join(one.kind for one in manifest.facts.firmware)
         kind = f"{settings.installer} {settings.compatible}".rstrip() or "without firmware hook"
         raise DeviceError(f"the release requires firmware for {kinds}; this device is {kind}")
     if firmware.version == found.version:

@@ -13,8 +13,8 @@ from edgepack.agent.telemetry.readings import available_bytes
 from edgepack.agent.telemetry.shadowed import Shadowed, add_up
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
 from edgepack.agent.update.footprint import variant_bytes
+from edgepack.agent.update.observing import observe_serving, why_left
 from edgepack.agent.update.shadowing import MEMORY_SHARE
-from edgepack.agent.update.watching import observe_serving, why_left
 from edgepack.agent.watch.evidence import TOLERATED_FAILURES
 from edgepack.agent.watch.ledger import Ledger
 from edgepack.agent.watch.shares import log_evidence

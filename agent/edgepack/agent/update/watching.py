@@ -12,7 +12,6 @@ import msgspec
 from edgepack.agent.runtime.basis import basis_of, describe_change
 from edgepack.agent.runtime.providers import why_nothing_runs
 from edgepack.agent.state.pointer import ActivePointer
-from edgepack.agent.telemetry.outcomes import RECENT_S
 from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.update.choosing import (
     check_files,
@@ -24,11 +23,11 @@ from edgepack.agent.update.choosing import (
 )
 from edgepack.agent.update.context import Evidence, NotYetError, UpdateContext, Wait
 from edgepack.agent.update.journal import NOTHING_SERVES, WatchNote
+from edgepack.agent.update.observing import observe_serving
 from edgepack.agent.update.remembering import name_pointer, name_variant, title_variant
 from edgepack.agent.update.transitions import MAX_TEXT, Transitions
 from edgepack.agent.watch.evidence import describe_harm
 from edgepack.agent.watch.ledger import Ledger
-from edgepack.agent.watch.liveness import usual_ms
 from edgepack.agent.watch.observed import Observed
 from edgepack.agent.watch.slowness import continue_past
 from edgepack.agent.watch.table import ROWS, STATES, Symptom, judge_all
@@ -569,43 +568,6 @@ class Watcher:
         wanted = self._memory.told.wanted or title_variant(pointer)
         told = self._degraded("basis", wanted, chosen, because)
         return WatchNote(told=told, moved=_moved(told))
-
-
-def observe_serving(context: UpdateContext, ledger: Ledger, *, since: float) -> Observed:
-    """Return what processes tell of the serving release: counts and the registry.
-
-    Args:
-        context: The model's update.
-        ledger: Counts of the variant that serves.
-        since: Begin of the judged time, monotonic clock, seconds; 10 minutes ago at most.
-    """
-    now, settings, (digest, variant) = context.now(), context.deps.config.watch, ledger.key
-    pointer, found = context.model.pointer.read(), context.deps.tools.holders()
-    # Some processes still serve another variant.
-    held = (one for one in found.held if one.opening or one.variant in ("", variant))
-    return msgspec.structs.replace(
-        ledger.observed(now),
-        model=context.model.name,
-        digest=digest,
-        holders=msgspec.structs.replace(found, held=tuple(held)),
-        monotonic_s=now,
-        since=max(since, now - RECENT_S),
-        usual_ms=usual_ms(pointer.choice if pointer else None),
-        hung_s=settings.hung_s,
-        lasting_s=settings.lasting_s,
-    )
-
-
-def why_left(seen: Observed) -> str:
-    """Return the first symptom for which the watch leaves a variant; "" without a symptom."""
-    return next(
-        (
-            verdict.because
-            for symptom, verdict in judge_all(seen)
-            if verdict.answer == "proven" and "variant" in ROWS[symptom].steps
-        ),
-        "",
-    )
 
 
 def _moved(told: Watched) -> Watched:

@@ -19,11 +19,11 @@ from edgepack.fleet.documents.samples import (
     CaptureRequest,
     CaptureView,
     PulledSamples,
-    Reason,
     RemovedSamples,
     SampleView,
     SealedSample,
 )
+from edgepack.wire.messages import CAPTURE_REASONS, Reason
 
 _EVERYBODY = Selector(kind="all")
 
@@ -39,7 +39,7 @@ class SampleMethods:
         recipient: str | Path,
         *,
         samples: int = 200,
-        of: Sequence[Reason] = ("drift", "doubt", "shadow"),
+        of: Sequence[Reason] = CAPTURE_REASONS,
         to: Selector = _EVERYBODY,
         collect_s: float = 3600.0,
         valid_s: float = 7 * DAY_S,

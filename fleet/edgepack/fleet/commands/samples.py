@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import click
 from rich.console import RenderableType
@@ -17,15 +17,14 @@ from edgepack.fleet.commands.completion import model_names
 from edgepack.fleet.commands.options import Duration, asks, selects
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.documents.rollouts import Selector
-from edgepack.fleet.documents.samples import CaptureView, PulledSamples, Reason
+from edgepack.fleet.documents.samples import CaptureView, PulledSamples
 from edgepack.key_place import check_key_place
 from edgepack.text import counted
-from edgepack.wire.messages import MAX_CAPTURE_SAMPLES
+from edgepack.wire.messages import CAPTURE_REASONS, MAX_CAPTURE_SAMPLES, Reason
 
 KEYS = "samples"
 """Name of the key pair in the fleet's folder, without its ending."""
 
-_REASONS: tuple[Reason, ...] = get_args(Reason)
 _LOOK_S = 0.5
 
 
@@ -40,9 +39,9 @@ class Reasons(click.ParamType[tuple[Reason, ...]]):
         if isinstance(value, tuple):
             return value
         words = [word.strip() for word in str(value).split(",") if word.strip()]
-        if not words or (unknown := sorted(set(words) - set(_REASONS))):
+        if not words or (unknown := sorted(set(words) - set(CAPTURE_REASONS))):
             wrong = repr(unknown[0]) if words else "nothing"
-            self.fail(f"{wrong} is none of {', '.join(_REASONS)}", param, ctx)
+            self.fail(f"{wrong} is none of {', '.join(CAPTURE_REASONS)}", param, ctx)
         return cast(tuple[Reason, ...], tuple(dict.fromkeys(words)))
 
 
@@ -58,7 +57,7 @@ class Reasons(click.ParamType[tuple[Reason, ...]]):
 @click.option(
     "--of",
     type=Reasons(),
-    default=",".join(_REASONS),
+    default=",".join(CAPTURE_REASONS),
     show_default=True,
     help="Inputs that push the drift, answers in doubt, answers that differ in the shadow.",
 )

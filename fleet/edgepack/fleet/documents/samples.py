@@ -1,13 +1,11 @@
 """Samples of devices, as the API accepts requests and returns encrypted samples."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
 from edgepack.fleet.documents.rollouts import Selector
-from edgepack.wire.messages import MAX_CAPTURE_SAMPLES
-
-Reason = Literal["drift", "doubt", "shadow"]
+from edgepack.wire.messages import CAPTURE_REASONS, MAX_CAPTURE_SAMPLES, Reason
 
 DAY_S = 24 * 3600.0
 
@@ -29,11 +27,7 @@ class CaptureRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     model: Annotated[str, msgspec.Meta(max_length=100)]
     selector: Selector
     samples: Annotated[int, msgspec.Meta(ge=1, le=MAX_CAPTURE_SAMPLES)] = 200
-    of: Annotated[tuple[Reason, ...], msgspec.Meta(min_length=1, max_length=3)] = (
-        "drift",
-        "doubt",
-        "shadow",
-    )
+    of: Annotated[tuple[Reason, ...], msgspec.Meta(min_length=1, max_length=3)] = CAPTURE_REASONS
     recipient: Annotated[str, msgspec.Meta(max_length=8192)]
     collect_s: Annotated[float, msgspec.Meta(ge=0, le=30 * DAY_S)] = 3600.0
     valid_s: Annotated[float, msgspec.Meta(ge=1, le=60 * DAY_S)] = 7 * DAY_S

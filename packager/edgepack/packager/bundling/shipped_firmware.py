@@ -61,7 +61,7 @@ def check_firmware(shipped: Sequence[ShippedFirmware]) -> None:
     for one in shipped:
         if not one.file.is_file() or one.file.stat().st_size == 0:
             raise BuildError("the firmware is missing or empty", found_in=str(one.file))
-        kind = f"{one.firmware.installer} {one.firmware.compatible}".rstrip()
+        kind = one.firmware.kind
         if kind in kinds or one.firmware.file in names:
             raise BuildError(
                 f"two firmware artefacts are for {kind!r}, or have the same file name",
