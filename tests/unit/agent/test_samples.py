@@ -226,6 +226,18 @@ def test_a_day_sends_no_more_than_its_quota(tmp_path: Path) -> None:
     assert device.report.because == "the request expired"
 
 
+def test_a_sample_beyond_the_quota_of_a_day_holds_up_no_other(tmp_path: Path) -> None:
+    device = Device(tmp_path, CaptureConfig(upload=True, upload_bytes_per_day=2500))
+    device.take(order())
+    device.put(sample(1), bytes(2501))
+    device.now += 60
+    device.settle()
+    assert list(device.has.values()) == [sample(1)]
+    assert (device.report.state, device.report.uploaded, device.report.dropped) == ("DONE", 1, 1)
+    assert "more bytes than [capture] upload_bytes_per_day (2500)" in device.report.because
+    assert device.files == []
+
+
 def test_a_fleet_that_never_answers_gets_no_more_than_the_quota(tmp_path: Path) -> None:
     device = Device(tmp_path, CaptureConfig(upload=True, upload_bytes_per_day=3000))
     device.take(order())

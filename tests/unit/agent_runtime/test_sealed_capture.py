@@ -136,6 +136,8 @@ def test_disagreements_and_near_duplicates(serving: Path, keys: tuple[PrivateKey
     [
         ("no key", picture(1), "no PEM public key"),
         ("", np.zeros((1, MAX_SAMPLE_BYTES // 4 + 1), np.float32), "more than 16 MB"),
+        ("", np.full((1, 3, 8, 8), np.nan, np.float32), "NaN or infinity"),
+        ("", np.full((1, 3, 8, 8), np.inf, np.float32), "NaN or infinity"),
     ],
 )
 def test_an_input_that_cannot_be_encrypted_is_dropped_and_counted(

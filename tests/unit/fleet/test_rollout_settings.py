@@ -50,3 +50,13 @@ def test_options_have_the_declared_defaults_and_bounds() -> None:
         with pytest.raises(click.BadParameter) as error:
             start.make_context("start", ["model", "--all", *words])
         assert words[0] in error.value.format_message()
+
+
+def test_the_gate_shadow_lets_pass_what_a_release_is_meant_to_differ() -> None:
+    assert RolloutSettings().thresholds == {}
+    assert RolloutSettings(shadow=True).thresholds == {}
+    assert RolloutSettings(shadow=True, shadow_differs=0.03).thresholds == {}, "it lets 5 % pass"
+    assert RolloutSettings(shadow=True, shadow_differs=0.1).thresholds == {"shadow": 0.1}
+    assert RolloutSettings(shadow=True, shadow_differs=1.0).thresholds == {"shadow": None}
+    given = RolloutSettings(shadow=True, shadow_differs=1.0, gates={"shadow": 0.2, "p95": None})
+    assert given.thresholds == given.gates

@@ -1,23 +1,33 @@
 """Samples in the fleet: asked for, verified, bounded and counted before anything is stored."""
 
+import contextlib
 import hashlib
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 from sqlalchemy import func, select
 
 from edgepack.agent.enrolment.identity import make_key
-from edgepack.bundle.keys import generate_key
+from edgepack.bundle.keys import generate_key, write_key_pair
+from edgepack.bundle.plain_arrays import encode_arrays
+from edgepack.bundle.sealed_samples import sample_place, seal_sample
 from edgepack.errors import FleetError
+from edgepack.fleet.client.samples import SampleMethods
 from edgepack.fleet.commands.samples import capture
 from edgepack.fleet.controller.quotas import QUOTAS, Quota
 from edgepack.fleet.database import devices, samples, unsent
 from edgepack.fleet.database.schema import DeviceRow, SamplePieceRow, SampleRow
 from edgepack.fleet.documents.rollouts import Selector
-from edgepack.fleet.documents.samples import CaptureRequest, CaptureView, SampleView
+from edgepack.fleet.documents.samples import (
+    CaptureRequest,
+    CaptureView,
+    SampleView,
+    SealedSample,
+)
 from edgepack.wire import topics
 from edgepack.wire.messages import (
     PIECE_BYTES,
@@ -38,7 +48,8 @@ CONTENT = bytes(range(256)) * 700
 def ask(world: World, *names: str, total: int = 4, valid_s: float = 1e9) -> CaptureView:
     """Ask devices that serve a release."""
     for name in names:
-        world.enroll(name)
+        with contextlib.suppress(FleetError):
+            world.enroll(name)
         world.hear(name, says("COMMITTED", active=OLD))
     request = CaptureRequest(
         model=OLD.name,
@@ -52,7 +63,7 @@ def ask(world: World, *names: str, total: int = 4, valid_s: float = 1e9) -> Capt
     with world.store.transaction("ann") as session:
         row, publications = samples.begin(session, request, names, world.store.now())
         unsent.add(session, publications)
-        view = samples.show_capture(session, row)
+        view = samples.show_capture(session, row, world.store.now())
     world.look()
     return view
 
@@ -192,7 +203,7 @@ def test_an_expired_request_takes_nothing(world: World, monkeypatch: pytest.Monk
         samples.forget_old(session, now + 60 + samples.KEEP_S)
     assert piece_count(world) == 0
     with world.store.reading() as session:
-        assert samples.list_captures(session, OLD.name) == ()
+        assert samples.list_captures(session, OLD.name, now) == ()
 
 
 def test_all_samples_together_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,13 +247,29 @@ def test_the_view_has_the_state_of_each_device(world: World) -> None:
     reports("cam-1", "DONE")
     reports("cam-2", "REFUSED", "no consent")
     with world.store.reading() as session:
-        (view,) = samples.list_captures(session, OLD.name)
+        (view,) = samples.list_captures(session, OLD.name, 1.0)
     assert [(one.device, one.state, one.received) for one in view.devices] == [
         ("cam-1", "DONE", 1),
         ("cam-2", "REFUSED", 0),
         ("cam-3", "", 0),
     ]
     assert not view.is_over
+
+
+def test_a_later_request_and_the_expiry_end_a_request(world: World) -> None:
+    ask(world, "cam-1", "cam-2")
+    ask(world, "cam-1")
+    with world.store.reading() as session:
+        later, first = samples.list_captures(session, OLD.name, 1.0)
+        expired = samples.list_captures(session, OLD.name, 1e12)
+    assert [(one.device, one.state, one.because) for one in first.devices] == [
+        ("cam-1", "ENDED", "s2 replaced this request"),
+        ("cam-2", "", ""),
+    ]
+    assert [one.state for one in later.devices] == [""]
+    assert not first.is_over
+    assert all(one.is_over for one in expired)
+    assert [one.because for one in expired[1].devices][1] == "the request expired"
 
 
 def test_removed_samples_are_gone_and_do_not_come_again(world: World) -> None:
@@ -272,6 +299,34 @@ def test_pages_list_each_sample_once(world: World) -> None:
     assert len({(one.device, one.sample) for one in found}) == len(found) == 10
     assert {one.capture for one in found} == {"s1"}
     assert NEW.name == OLD.name
+
+
+class Sealed(SampleMethods):
+    """A client of a fleet that has one sample."""
+
+    def __init__(self, content: bytes) -> None:
+        self._connection = self  # type: ignore[assignment]
+        self._content = content
+
+    def pages(self, *_: object, **__: object) -> list[SampleView]:
+        view = SampleView(
+            device="cam-1", sample="00", capture="s1", reason="drift", size_bytes=1, received_at=0.0
+        )
+        return [view]
+
+    def get(self, *_: object) -> SealedSample:
+        return SealedSample(tenant="t", content=self._content)
+
+
+def test_a_wrong_key_is_an_error_that_leaves_the_folder_usable(tmp_path: Path) -> None:
+    keys = [write_key_pair(generate_key(), tmp_path / name) for name in ("own", "other")]
+    plain = encode_arrays({"x": np.zeros(3, np.float32)})
+    place = sample_place("t", "cam-1", "digits", "s1")
+    client = Sealed(seal_sample(plain, keys[0][1].read_text(), place))
+    with pytest.raises(FleetError, match=r"none of 1 sample of 'digits' opens with this key"):
+        client.pull_samples("digits", tmp_path / "pulled", keys[1][0])
+    pulled = client.pull_samples("digits", tmp_path / "pulled", keys[0][0])
+    assert (pulled.samples, pulled.unreadable) == (1, 0)
 
 
 def test_an_unknown_reason_is_named(tmp_path: Path) -> None:

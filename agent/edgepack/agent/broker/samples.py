@@ -189,10 +189,14 @@ class SampleUploader:
             kept = list(self._kept(model, upload))
             changed, paused = self._moved(model, upload, wall, kept), ""
             if changed.state == "UPLOADING":
+                changed, kept = self._without_too_large(changed, kept)
                 uploads = self._fill(model, uploads, kept)
                 is_sending = any(one.model == model for one in self._outgoing.values())
                 if kept and not is_sending:
-                    paused = f"the quota of the day is used ({uploads.sent_bytes} bytes)"
+                    paused = (
+                        f"the next sample ({kept[0][1].size_bytes} bytes) waits: of the quota of "
+                        f"the day, {uploads.sent_bytes} of {self._quota_bytes} bytes are used"
+                    )
             models[model] = changed
             reports[model] = self._report(model, changed, len(kept), paused)
         self.reports = reports
@@ -232,6 +236,24 @@ class SampleUploader:
             suffix = sealed_suffix(upload.order.request, reason)
             for one in reversed(kept_samples(self._state_dir, model, suffix)):
                 yield reason, one
+
+    def _without_too_large(
+        self, upload: Upload, kept: list[tuple[str, Kept]]
+    ) -> tuple[Upload, list[tuple[str, Kept]]]:
+        """Delete samples that no day's quota has space for; they would hold up all others."""
+        fitting = [one for one in kept if one[1].size_bytes <= self._quota_bytes]
+        for _, one in kept:
+            if one.size_bytes > self._quota_bytes:
+                one.path.unlink(missing_ok=True)
+        if len(fitting) == len(kept):
+            return upload, kept
+        changed = msgspec.structs.replace(
+            upload,
+            refused=upload.refused + len(kept) - len(fitting),
+            because=f"a sample has more bytes than [capture] upload_bytes_per_day "
+            f"({self._quota_bytes})",
+        )
+        return changed, fitting
 
     def _fill(self, model: str, uploads: Uploads, kept: list[tuple[str, Kept]]) -> Uploads:
         """Begin samples while the window and the day's quota have space; count their bytes."""

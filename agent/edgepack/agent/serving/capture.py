@@ -173,6 +173,9 @@ class SampleKeeper:
         if sum(array.nbytes for array in feeds.values()) > MAX_SAMPLE_BYTES - _SEAL_BYTES:
             self._drop(f"an input has more than {MAX_SAMPLE_BYTES / 2**20:.0f} MB")
             return
+        if not all(np.isfinite(array).all() for array in feeds.values()):
+            self._drop("an input has NaN or infinity, which no build accepts")
+            return
         found = _fingerprint(feeds)
         self._prints = {path: one for path, one in self._prints.items() if path.exists()}
         if any(_is_near(found, one) for one in self._prints.values()):

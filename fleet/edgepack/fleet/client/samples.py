@@ -23,6 +23,7 @@ from edgepack.fleet.documents.samples import (
     SampleView,
     SealedSample,
 )
+from edgepack.text import counted
 from edgepack.wire.messages import CAPTURE_REASONS, Reason
 
 _EVERYBODY = Selector(kind="all")
@@ -114,7 +115,7 @@ class SampleMethods:
 
         Raises:
             FleetError: The folder is not empty or cannot be written, the fleet has no sample of the
-                model, nobody serves there, or the token is wrong.
+                model, the key opens none, nobody serves there, or the token is wrong.
             SignatureError: The file holds no private key.
 
         Example:
@@ -158,6 +159,13 @@ class SampleMethods:
             raise FleetError(
                 f"the samples cannot be written: {error.strerror}", found_in=str(target)
             ) from error
+        if not known:
+            raise FleetError(
+                f"none of {counted(unreadable, 'sample')} of {model!r} opens with this key",
+                found_in=str(key),
+                remedy="name the private key of the public key that edgepack fleet capture sent "
+                "(--key)",
+            )
         return PulledSamples(
             folder=str(target),
             samples=len(known),

@@ -246,21 +246,24 @@ def list_samples(session: Session, model: str, after: str, limit: int) -> tuple[
     )
 
 
-def list_captures(session: Session, model: str) -> tuple[CaptureView, ...]:
+def list_captures(session: Session, model: str, now: float) -> tuple[CaptureView, ...]:
     """Return the last requests of a model, the newest first.
 
     Args:
         session: The transaction.
         model: The model's name; "" for all models.
+        now: Seconds since the epoch.
     """
     query = select(CaptureRow).order_by(CaptureRow.number.desc()).limit(MAX_VIEWS)
     if model:
         query = query.where(CaptureRow.model == model)
-    return tuple(show_capture(session, row) for row in session.scalars(query).all())
+    return tuple(show_capture(session, row, now) for row in session.scalars(query).all())
 
 
-def show_capture(session: Session, row: CaptureRow) -> CaptureView:
+def show_capture(session: Session, row: CaptureRow, now: float) -> CaptureView:
     """Return a request with its devices."""
+    expired = "the request expired" if now > row.expires_at else ""
+    replaced = _replaced(session, row)
     received: Counter[str] = Counter()
     counted = (
         select(SampleRow.device, func.count())
@@ -285,20 +288,36 @@ def show_capture(session: Session, row: CaptureRow) -> CaptureView:
         made_at=row.made_at,
         expires_at=row.expires_at,
         devices=tuple(
-            _show_device(name, device, row, received[name])
+            _show_device(name, device, row, received[name], replaced.get(name, expired))
             for name, device in session.execute(asked, execution_options={"yield_per": AT_ONCE})
         ),
     )
 
 
+def _replaced(session: Session, row: CaptureRow) -> dict[str, str]:
+    """Return the devices that a later request asks for samples of the model, with a reason."""
+    query = (
+        select(CapturedDeviceRow.device, func.max(CaptureRow.number))
+        .join(CaptureRow, CaptureRow.number == CapturedDeviceRow.capture)
+        .where(CaptureRow.model == row.model, CaptureRow.number > row.number)
+        .group_by(CapturedDeviceRow.device)
+    )
+    return {
+        device: f"{name_of(number)} replaced this request"
+        for device, number in session.execute(query)
+    }
+
+
 def _show_device(
-    name: str, device: DeviceRow | None, row: CaptureRow, received: int
+    name: str, device: DeviceRow | None, row: CaptureRow, received: int, ended: str
 ) -> CaptureDevice:
+    """Return the state of a device; `ended` is why a device that reports none sends no more."""
     reported = devices.last_report(device) if device is not None else None
     model = reported.models.get(row.model) if reported else None
     said = model.capture if model else None
     if said is None or said.request != name_of(row.number):
-        return CaptureDevice(device=name, received=received)
+        state = "ENDED" if ended else ""
+        return CaptureDevice(device=name, state=state, because=ended, received=received)
     return CaptureDevice(
         device=name,
         state=said.state,

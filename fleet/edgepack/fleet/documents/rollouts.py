@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from edgepack.fleet.documents.gates import GateView
+from edgepack.fleet.documents.gates import BY_NAME, GateView
 from edgepack.settings import declared
 from edgepack.wire.messages import MAX_SOAK_S, BundleRef
 
@@ -249,6 +249,17 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             extra={"part": "pace"},
         ),
     ] = False
+
+    @property
+    def thresholds(self) -> dict[str, float | None]:
+        """Thresholds of gates that differ from the defaults.
+
+        Where the release is meant to differ, the gate `shadow` lets as much pass, unless given.
+        """
+        gate = BY_NAME["shadow"]
+        if "shadow" in self.gates or not self.shadow or self.shadow_differs <= gate.threshold:
+            return self.gates
+        return {**self.gates, "shadow": self.shadow_differs if self.shadow_differs < 1 else None}
 
 
 SETTINGS = declared(RolloutSettings)

@@ -38,8 +38,9 @@ class CaptureDevice(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         device: Its id.
-        state: `REFUSED`, `COLLECTING`, `UPLOADING` or `DONE`; "" before the device answered.
-        because: Reason of a refusal, a pause or dropped samples; "" without a reason.
+        state: `REFUSED`, `COLLECTING`, `UPLOADING` or `DONE`; `ENDED` if the request expired or a
+            later request replaced it; "" before the device answered.
+        because: Reason of a refusal, an end, a pause or dropped samples; "" without a reason.
         kept: Encrypted samples that wait on the device.
         dropped: Samples that were dropped on the device, or refused by the fleet.
         received: Samples that the fleet has.
@@ -79,7 +80,7 @@ class CaptureView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_over(self) -> bool:
         """True if no device sends any more."""
-        return all(one.state in ("REFUSED", "DONE") for one in self.devices)
+        return all(one.state in ("REFUSED", "DONE", "ENDED") for one in self.devices)
 
 
 class SampleView(msgspec.Struct, frozen=True, kw_only=True):

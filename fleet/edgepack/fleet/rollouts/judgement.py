@@ -109,7 +109,7 @@ def _facts(
     """Return the facts for looks; `is_due` ends the wait for measurements."""
     settings, release = rollout.settings, session.get(ReleaseRow, rollout.digest)
     plan = gates.Plan(
-        thresholds=settings.gates,
+        thresholds=settings.thresholds,
         accepted=frozenset(rollout.accepted),
         needs_evidence=settings.gate_evidence == "required",
         items=release.items if release else "answers",

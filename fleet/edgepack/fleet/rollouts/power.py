@@ -41,7 +41,7 @@ def expect(
     compared = [row for row in rows if row.runs is not None and row.runs.digest != bundle.digest]
     sizes = Counter(row.hardware_class for row in compared)
     plan = Plan(
-        thresholds=settings.gates,
+        thresholds=settings.thresholds,
         classes=len({row.hardware_class for row in rows}),
         waves=max(waves.values(), default=0) + 1 - bool(settings.control),
     )

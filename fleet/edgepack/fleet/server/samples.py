@@ -37,14 +37,14 @@ class SampleMethods(Parts, frozen=True, kw_only=True):
                 )
             row, publications = samples.begin(session, request, names, self.store.now())
             unsent.add(session, publications)
-            view = samples.show_capture(session, row)
+            view = samples.show_capture(session, row, self.store.now())
         self.inbox.wake()
         return view
 
     def captures(self, model: str) -> tuple[CaptureView, ...]:
         """Return the last requests for samples, of a model or of all models."""
         with self.store.reading() as session:
-            return samples.list_captures(session, model)
+            return samples.list_captures(session, model, self.store.now())
 
     def samples(self, model: str, after: str, limit: int) -> tuple[SampleView, ...]:
         """Return a page of a model's encrypted samples."""
