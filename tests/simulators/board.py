@@ -35,6 +35,7 @@ class Board:
         is_going_down: Whether a restart was requested.
         image_version: Version that every artefact really has.
         is_stuck: Whether the device ignores the request to restart.
+        boot_id: Content of the boot id's file after every start; None for a good file.
         is_dead: Whether a new firmware does not start, so that the bootloader falls back.
         ignores_revert: Whether a revert changes nothing.
         answers: By step: next verdicts in place of the board's own.
@@ -53,6 +54,7 @@ class Board:
     is_dead: bool = False
     ignores_revert: bool = False
     is_stuck: bool = False
+    boot_id: str | None = None
     answers: dict[str, list[HookVerdict]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     facts: dict[str, Mapping[str, str]] = field(default_factory=dict)
@@ -88,7 +90,8 @@ class SimulatedFirmware:
         self.version = board.version
 
     def read_boot(self) -> str:
-        return f"boot {self._board.boots}"
+        fixed = self._board.boot_id
+        return f"boot {self._board.boots}" if fixed is None else fixed
 
     def run(self, step: FirmwareStep, facts: Mapping[str, str], _halt: Halt) -> HookVerdict:
         board = self._board

@@ -10,7 +10,7 @@ import pytest
 from edgepack.agent.config import FirmwareConfig, LimitConfig
 from edgepack.agent.hooks.firmware import STEPS, FirmwareStep, markdown
 from edgepack.agent.telemetry.collector import Collected
-from edgepack.agent.update.firmware import MAX_RETURNS, REVERT_TRIES
+from edgepack.agent.update.firmware import MAX_LEAVES, MAX_RETURNS, REVERT_TRIES
 from edgepack.agent.update.lifecycle import TABLE, State
 from tests.simulators.bundles import make_bundle
 from tests.simulators.world import PowerCutError, World, hook_says
@@ -235,6 +235,43 @@ def test_device_that_does_not_restart_goes_back(world: World, releases: Releases
     assert world.settle() == NONE
     assert "did not restart within 60 s" in world.journal.because
     check_both(world, releases, NONE)
+
+
+def test_boot_id_that_never_changes_ends_no_device_in_a_loop(
+    world: World, releases: Releases
+) -> None:
+    world.board.boot_id = "the same"
+    world.board.image_version = "2.5"
+    bring(world, releases)
+    boots = world.board.boots
+    assert world.settle() == NONE
+    assert world.board.boots - boots <= MAX_LEAVES + 1
+    assert "firmware.boot_id_file has not changed" in world.journal.because
+    check_both(world, releases, NONE)
+
+
+def test_nothing_is_installed_where_no_restart_could_be_noticed(
+    world: World, releases: Releases
+) -> None:
+    world.board.boot_id = ""
+    bring(world, releases)
+    assert world.settle() == NONE
+    assert "firmware.boot_id_file cannot be read" in world.journal.because
+    assert "install" not in world.board.asked
+    check_both(world, releases, NONE)
+
+
+@pytest.mark.parametrize("step", ["reboot", "commit", "revert"])
+def test_hook_that_is_busy_for_ever_keeps_no_device_in_a_state(
+    world: World, releases: Releases, step: str
+) -> None:
+    if step == "revert":
+        world.hook_answers["activating.after"] = [REFUSES]
+    world.board.answers = {step: [hook_says("retry", "the installer is busy")] * 100}
+    bring(world, releases)
+    assert world.settle(max_turns=10_000) == NONE
+    assert f"firmware {step}: the installer is busy, for 1800 s" in world.journal.because
+    assert len(world.board.answers[step]) > 80
 
 
 def test_changed_firmware_reaches_the_watch_and_the_report(

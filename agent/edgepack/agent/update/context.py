@@ -92,6 +92,7 @@ class Scratch(msgspec.Struct):
     steps_done: set[str] = msgspec.field(default_factory=set)
     failures: int = 0
     until: float = 0.0
+    patient_until: float = 0.0
     is_restarting: bool = False
     retry_s: float = FIRST_RETRY_S
     retry_at: float = 0.0

@@ -17,6 +17,7 @@ from edgepack.agent.update.context import (
     find_firmware,
 )
 from edgepack.agent.update.journal import FirmwarePlan
+from edgepack.agent.update.lifecycle import TABLE
 from edgepack.bundle.manifest import Manifest
 from edgepack.errors import DeviceError
 
@@ -24,6 +25,8 @@ BUSY_S = 1.0
 """Seconds between looks at the update of another model that has changed the firmware."""
 MAX_RETURNS = 2
 """Restarts towards the previous firmware, before the device reports that the firmware stays."""
+MAX_LEAVES = 10
+"""Restarts towards the new firmware that leave no trace in the boot id, before both go back."""
 REVERT_TRIES = 3
 """Failed steps on the way back, before the device reports likewise."""
 
@@ -81,9 +84,12 @@ def install_firmware(context: UpdateContext) -> Step:
         return Ended(outcome="already", because=because, changes={"firmware": None})
     if not running:
         return Ended(outcome="failure", because="the version of the running firmware is not known")
+    if not (boot := _boot(context)):
+        because = "no restart could be noticed: firmware.boot_id_file cannot be read, or is empty"
+        return Ended(outcome="failure", because=because)
     if held_up := context.run_hooks("installing", "before") or _run_once(context, "check"):  # 3
         return held_up
-    plan = msgspec.structs.replace(plan, previous=running, boot=_boot(context))
+    plan = msgspec.structs.replace(plan, previous=running, boot=boot)
     if context.journal.firmware != plan:  # 4
         context.model.store.update(firmware=plan)
     if held_up := _run_once(context, "install") or context.run_hooks("installing", "after"):
@@ -108,6 +114,15 @@ def restart_device(context: UpdateContext) -> Step:
             "the bootloader fell back, or the artefact is of another version"
         )
         return Ended(outcome="failure", because=because)
+    if not context.scratch.is_restarting:
+        if plan.leaves >= MAX_LEAVES:
+            because = (
+                f"firmware {running or 'unknown'} runs instead of {plan.version}: the restart was "
+                f"asked for {plan.leaves} times, and firmware.boot_id_file has not changed"
+            )
+            return Ended(outcome="failure", because=because)
+        context.model.store.update(firmware=msgspec.structs.replace(plan, leaves=plan.leaves + 1))
+        context.scratch.is_restarting = True
     return _reboot(context)
 
 
@@ -186,9 +201,15 @@ def _run_once(context: UpdateContext, step: FirmwareStep, *, tries: int = 1) -> 
         scratch.failures = 0
         return None
     scratch.failures += verdict.verdict == "refuse"
+    limit_s = context.deps.config.firmware.timeout_s
+    scratch.patient_until = scratch.patient_until or context.now() + limit_s
+    is_patient = TABLE[context.journal.state].newer or context.now() < scratch.patient_until
+    because = f"firmware {step}: {verdict.because}"
+    if verdict.verdict == "retry" and not is_patient:
+        return Ended(outcome="failure", because=f"{because}, for {limit_s:g} s")
     if scratch.failures < tries:
         return context.retry_later()
-    return Ended(outcome="failure", because=f"firmware {step}: {verdict.because}")
+    return Ended(outcome="failure", because=because)
 
 
 def _plan(context: UpdateContext) -> FirmwarePlan:

@@ -57,6 +57,7 @@ class FirmwarePlan(msgspec.Struct, frozen=True, kw_only=True):
         file: Path of the artefact in the bundle.
         previous: Version that ran before; "" before the installation began.
         boot: Start of the device during which a restart was last prepared.
+        leaves: Restarts towards the new firmware.
         returns: Restarts towards the previous firmware.
     """
 
@@ -64,6 +65,7 @@ class FirmwarePlan(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     previous: str = ""
     boot: str = ""
+    leaves: int = 0
     returns: int = 0
 
 
