@@ -17,6 +17,7 @@ from edgepack.agent.telemetry.pace import (
     FEWEST,
     KEPT,
     MAX_RELEASES,
+    Interval,
     Pace,
     PaceKeeper,
     typical_ms,
@@ -98,13 +99,27 @@ def test_a_gross_slowdown_over_several_intervals_is_proven_and_a_burst_is_not(
     assert bool(verdict.because) == (answer == "proven")
 
 
-@pytest.mark.parametrize(("found_ago", "answer"), [(0, "fine"), (6, "proven")])
-def test_slow_intervals_while_other_variants_are_probed_are_no_part_of_the_past(
-    found_ago: int, answer: str
-) -> None:
-    before = pace_of(STEADY[:4] + [30.0] * (INTERVALS + 6))
-    seen = Observed(is_soaking=False, before=before, slowdown=2.0, found_ago=found_ago)
-    assert judge_past(seen).answer == answer
+def past(levels: Sequence[float]) -> Verdict:
+    """Return the verdict on a committed release by its own past."""
+    return judge_past(Observed(is_soaking=False, before=pace_of(levels), slowdown=2.0))
+
+
+@pytest.mark.parametrize("slow", [INTERVALS - 1, INTERVALS, 2 * INTERVALS, 8 * INTERVALS])
+def test_slow_intervals_never_become_the_past_before_they_are_found(slow: int) -> None:
+    verdict = past(STEADY[:4] + [30.0] * slow)
+    assert verdict.answer == ("proven" if slow >= INTERVALS else "fine")
+    assert past(STEADY[:4] + [30.0] * slow + [10.0]).answer == "fine"
+
+
+@pytest.mark.parametrize("slow", [0, 1, 2, 6])
+def test_gross_slowdown_is_found_however_late_its_reports_come(slow: int) -> None:
+    recent = tuple(Interval(latency_ms=300.0, count=20, length_s=10.0) for _ in range(3))
+    before = pace_of(STEADY[:5] + [300.0] * slow)
+    seen = Observed(is_soaking=False, before=before, slowdown=2.0, recent=recent)
+    assert judge_past(seen).answer == "proven"
+    fast = Interval(latency_ms=20.0, count=20)
+    seen = msgspec.structs.replace(seen, recent=(*recent[1:], fast))
+    assert judge_past(seen).answer == ("proven" if slow >= INTERVALS else "fine")
 
 
 def test_the_reason_has_the_numbers() -> None:

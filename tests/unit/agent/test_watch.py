@@ -340,6 +340,9 @@ def test_a_release_whose_next_variant_is_as_slow_is_left_for_the_previous_releas
 def test_heat_explains_slowness(two: World, releases: Releases) -> None:
     two.heat = "cpu0 counts 3 more throttlings for heat"
     assert slow_down(two, releases, ms=50.0, probe_ms={}).symptom == "heat"
+    two.heat = ""
+    slow = window(releases.two, good=20, ms=50.0, length_s=60.0)
+    assert watch(two, slow, turns=3).symptom == "heat", "it cools down"
     assert serves(two) == (2, "cpu")
 
 

@@ -29,7 +29,7 @@ from edgepack.agent.update.transitions import MAX_TEXT, Transitions
 from edgepack.agent.watch.evidence import describe_harm
 from edgepack.agent.watch.ledger import Ledger
 from edgepack.agent.watch.observed import Observed
-from edgepack.agent.watch.slowness import continue_past
+from edgepack.agent.watch.slowness import INTERVALS, continue_past
 from edgepack.agent.watch.table import ROWS, STATES, Symptom, judge_all
 from edgepack.wire.messages import Choice, ProbeResult, RunModel, Watched
 
@@ -64,7 +64,7 @@ class Watcher:
         self._noted: dict[str, str] = {}
         self._found: list[Symptom] = []
         self._damage: Evidence | None = None
-        self._heat = ""
+        self._heat, self._hot_at = "", -math.inf
         self.trouble = ""
         self.heard: list[str] = []
 
@@ -134,6 +134,7 @@ class Watcher:
             return False
         self._look_at = now + self._settings.look_s
         self._heat = context.deps.tools.heat()
+        self._hot_at = now if self._heat else self._hot_at
         collected = context.model.collect()
         self.heard += [trouble.because for trouble in collected.troubles]
         for window in collected.telemetry:
@@ -145,11 +146,12 @@ class Watcher:
             return Observed(is_soaking=False)
         # As much time before must be known, too: some applications are killed each minute.
         since = max(self._since, (self._context.now() + self._started) / 2)
+        is_hot = self._context.now() - self._hot_at < INTERVALS * self._settings.interval_s
         return msgspec.structs.replace(
             observe_serving(self._context, self._ledger, since=since),
             before=self._past(*self._ledger.key),
             left_at=self._since if self._left(*self._ledger.key, "process") else 0.0,
-            slowdown=self._settings.slowdown,
+            slowdown=0.0 if is_hot else self._settings.slowdown,
             golden=self._noted.get("golden", ""),
             damage=self._noted.get("damage", ""),
             harm=describe_harm(self._context.deps.tools.drift_of(self._ledger.key[0])),
@@ -369,13 +371,7 @@ class Watcher:
         serving, limit = pointer.choice.chosen, self._settings.slowdown
         own = choose_again(self._context, pointer, self._evidence, only=serving)
         recent = self._ledger.recent if self._ledger else ()
-        found_s = max(0.0, self._context.deps.clock.wall() - self._memory.told.since)
-        now = self._observe()
-        then = msgspec.structs.replace(
-            now, found_ago=math.ceil(found_s / self._settings.interval_s)
-        )
-        # A short past may be too little without the intervals of the probe.
-        is_slow = any(symptom == "slow" for one in (now, then) for symptom, _ in judge_all(one))
+        is_slow = any(symptom == "slow" for symptom, _ in judge_all(self._observe()))
         if not recent or not is_slow:
             return None
         fresh, usual = _probe_of(own, serving), _probe_of(pointer.choice, serving)

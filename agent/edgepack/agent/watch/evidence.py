@@ -115,13 +115,11 @@ def _judge_share(seen: Observed, bad: Bad, kind: str) -> Verdict:
 def judge_latency(seen: Observed) -> Verdict:
     """Judge the latency against the previous release, and after the commit against its own past.
 
-    Heat slows every release down, so heat is reported instead.
+    Heat slows every release down, so the watch tolerates any slowdown during and after heat.
     """
     if not seen.slowdown:
         return FINE
-    if seen.is_soaking:
-        return judge_previous(seen)
-    return FINE if seen.heat else judge_past(seen)
+    return judge_previous(seen) if seen.is_soaking else judge_past(seen)
 
 
 def judge_disagreement(seen: Observed) -> Verdict:

@@ -58,7 +58,6 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
         now: Pace of this release.
         recent: The last short intervals of this release, the newest last.
         slowdown: Tolerated ratio of latencies; 0 tolerates any.
-        found_ago: Intervals since a slowdown was found, which are no part of the past.
         is_last: Whether the soak cannot wait any longer.
         is_awaited: Whether applications may still come that used the previous release.
         shadowed: Inferences that the previous release computed, too.
@@ -93,7 +92,6 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     now: Pace = Pace()
     recent: tuple[Interval, ...] = ()
     slowdown: float = 0.0
-    found_ago: int = 0
     is_last: bool = False
     is_awaited: bool = False
     shadowed: Shadowed = Shadowed()

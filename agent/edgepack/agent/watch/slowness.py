@@ -69,22 +69,28 @@ def judge_previous(seen: Observed) -> Verdict:
 def judge_past(seen: Observed) -> Verdict:
     """Judge the pace of a committed release against its own past hour on this device.
 
-    The intervals under judgement are no part of the past. A gross slowdown is proven by short
-    intervals, so within a minute.
+    All intervals since a point in time must be slow, compared with the intervals before. Any point
+    may be the right one, since reports wait while another model is updated or variants are probed.
+    A gross slowdown is proven by short intervals, so within a minute.
     """
-    pace, allowed = seen.before, seen.slowdown
-    for intervals, needed, factor, recent in (
-        (seen.recent, SHORT_INTERVALS, GROSS, 1),
-        (pace.intervals, INTERVALS, allowed, INTERVALS),
-    ):
-        past = _without_last(pace, recent + seen.found_ago)
-        if sum(one.count for one in past.intervals) < FEWEST_BEFORE or len(intervals) < needed:
-            continue
-        limit = _limit(past, max(allowed, factor))
-        least_ms = _middle(past).latency_ms  # The histogram has the intervals under judgement, too.
-        ratios = [one.latency_ms / max(least_ms, _usual_ms(past, one.count)) for one in intervals]
-        if (slow_in_a_row := _count_slow(ratios, limit)) >= needed:
-            return _slow(intervals[-slow_in_a_row:], ratios, limit, "before")
+    intervals, recent = seen.before.intervals, seen.recent
+    for first in range(len(intervals) - 1, 0, -1):
+        past = msgspec.structs.replace(seen.before, intervals=intervals[:first])
+        if sum(one.count for one in past.intervals) < FEWEST_BEFORE:
+            break
+        least_ms = _middle(past).latency_ms  # The histogram has the judged intervals, too.
+        later = intervals[first:]
+        for slow, others, needed, factor in (
+            (recent, later[1:], SHORT_INTERVALS, GROSS),
+            (later, (), INTERVALS, seen.slowdown),
+        ):
+            judged, factor = (*others, *slow), max(seen.slowdown, factor)
+            if len(slow) < needed or min(one.latency_ms for one in judged) < factor * least_ms:
+                continue
+            limit = _limit(past, factor)
+            ratios = [one.latency_ms / max(least_ms, _usual_ms(past, one.count)) for one in judged]
+            if min(ratios) >= limit:
+                return _slow(slow, ratios, limit, "before")
     return FINE
 
 
@@ -102,10 +108,6 @@ def continue_past(left: Pace, own: Pace, allowed: float) -> Pace:
     ratios = [one.latency_ms / least_ms for one in left.intervals]
     usual = left.intervals[: len(ratios) - _count_slow(ratios, allowed)]
     return msgspec.structs.replace(left, intervals=(*usual, *own.intervals))
-
-
-def _without_last(pace: Pace, count: int) -> Pace:
-    return msgspec.structs.replace(pace, intervals=pace.intervals[:-count])
 
 
 def _count_slow(ratios: Sequence[float], limit: float) -> int:

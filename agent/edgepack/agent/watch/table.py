@@ -188,7 +188,8 @@ ROWS: dict[Symptom, Row] = {
     "heat": Row(
         title="the device slows down for heat",
         measurement="throttle counters, trip points and lowered frequencies of the kernel",
-        evidence="one sign; measured without error. Slowness is then no release's fault",
+        evidence="one sign; measured without error. Slowness is then no release's fault, "
+        "and for five more intervals",
         steps=("report",),
         judge=lambda seen: evidence.certain(seen.heat),
     ),
