@@ -195,3 +195,30 @@ def test_an_agent_that_does_not_end_by_itself_is_ended_with_its_children(tmp_pat
     assert ended.returncode == 1
     assert "did not end by itself within 0.1 s" in ended.stderr
     assert has_ended(int(note.read_text()))
+
+
+HOLDS = """
+import os, signal, threading, time
+from edgepack.agent.broker.inbox import Inbox
+from edgepack.agent.daemon.signals import stop_on_signals
+
+class Held(Inbox):
+    lock = threading.Lock()
+    def wake(self):
+        with self.lock:
+            super().wake()
+
+stop, inbox = threading.Event(), Held()
+stop_on_signals(stop, inbox, print)
+with inbox.lock:
+    os.kill(os.getpid(), signal.SIGTERM)
+while not stop.is_set():
+    inbox.get(600)
+"""
+
+
+def test_a_signal_that_comes_while_the_agent_holds_a_lock_ends_the_agent_by_itself() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", HOLDS], capture_output=True, timeout=400, check=True
+    )
+    assert b"it is ended" not in ended.stderr

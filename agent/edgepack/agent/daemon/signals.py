@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 from edgepack.agent.broker.inbox import Inbox
+from edgepack.signals import call_on_signals
 
 log = logging.getLogger(__name__)
 
@@ -25,15 +26,14 @@ def stop_on_signals(
         end_children: Kills every child of this process, if the agent did not end in time.
     """
 
-    def end(number: int, _frame: object) -> None:
-        log.info("stopping because of %s", signal.Signals(number).name)
+    def end(number: signal.Signals) -> None:
+        log.info("stopping because of %s", number.name)
         if not stop.is_set():
             end_later(end_children)
         stop.set()
         inbox.wake()
 
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
+    call_on_signals(end)
 
 
 def end_later(end_children: Callable[[], object], after_s: float = STOP_S) -> None:

@@ -1,6 +1,5 @@
 """The command `edgepack simulate`."""
 
-import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from edgepack.fleet.simulation.behaviour import Change, parse_change
 from edgepack.fleet.simulation.simulate import SETTINGS, SimulateSettings
 from edgepack.fleet.simulation.simulate import simulate as run
 from edgepack.setting_options import Number, options_of, values_of
+from edgepack.signals import call_on_signals
 
 
 @click.command()
@@ -36,8 +36,7 @@ def simulate(for_s: float | None, data: Path, url: str, as_json: bool, **words: 
       edgepack simulate --devices 50 --loss 5%
     """
     stopping = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
+    call_on_signals(lambda _: stopping.set())
 
     def tell(states: dict[str, int]) -> None:
         click.echo(numbers_line(states), err=True)
