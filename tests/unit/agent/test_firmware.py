@@ -1,7 +1,7 @@
 """Firmware and model as a single release: the life cycle's table x faults, on a simulated board."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -12,7 +12,8 @@ from edgepack.agent.hooks.firmware import STEPS, FirmwareStep, markdown
 from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.update.firmware import MAX_LEAVES, MAX_RETURNS, REVERT_TRIES
 from edgepack.agent.update.lifecycle import TABLE, State
-from tests.simulators.bundles import make_bundle
+from edgepack.bundle.manifest import Firmware
+from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.world import PowerCutError, World, hook_says
 from tests.unit.agent.conftest import FIRMWARE, Releases
 from tests.unit.agent.test_shadow_first import pairs
@@ -50,6 +51,7 @@ ON_TRIAL: dict[Fault, str] = {
 CONFIRMING: dict[Fault, str] = ON_TRIAL | {"hook fails": NONE, "hook hangs": NONE}
 GOING_BACK: dict[Fault, str] = dict.fromkeys(get_args(Fault), NONE)
 ENDS: dict[State, dict[Fault, str]] = {
+    "OFFERED": BEFORE_TRIAL,
     "STAGED": BEFORE_TRIAL | {"hook fails": BOTH, "hook hangs": BOTH},
     "INSTALLING": BEFORE_TRIAL,
     "REBOOTING": BEFORE_TRIAL | {"wrong": BOTH},
@@ -173,7 +175,7 @@ def test_device_with_the_firmware_fetches_and_changes_no_firmware(
     world.restart()
     bring(world, releases)
     assert world.settle() == "COMMITTED"
-    assert world.board.asked == []
+    assert world.board.asked == ["running"]
     assert not (world.state_dir / "slots" / releases.firm.ref.digest / FIRMWARE.file).exists()
 
 
@@ -292,12 +294,25 @@ def test_changed_firmware_reaches_the_watch_and_the_report(
     assert world.models.facts.firmware == "1.2"
 
 
+def make_other(
+    world: World,
+    releases: Releases,
+    tmp_path_factory: pytest.TempPathFactory,
+    firmware: Mapping[Firmware, bytes] | None = None,
+) -> ExampleBundle:
+    """Make a release of another model, and let the depot hold it."""
+    folder = tmp_path_factory.mktemp("other") / "other"
+    other = make_bundle(
+        folder, releases.key, name="other", variants=("cpu-vnni",), firmware=firmware
+    )
+    world.link.hold(other)
+    return other
+
+
 def test_other_model_that_fails_on_the_firmware_sends_both_back(
     world: World, releases: Releases, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    folder = tmp_path_factory.mktemp("other")
-    other = make_bundle(folder / "other", releases.key, name="other", variants=("cpu-vnni",))
-    world.link.hold(other)
+    other = make_other(world, releases, tmp_path_factory)
     world.models.take(other.desired(3))
     world.settle()
 
@@ -315,6 +330,50 @@ def test_other_model_that_fails_on_the_firmware_sends_both_back(
     world.settle()
     served = {one.name: one.active and one.active.bundle.release for one in world.models}
     assert served == {"other": 1, "tiny": 1}
+
+
+def test_release_that_names_firmware_waits_for_the_end_of_a_trial(
+    world: World, releases: Releases, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = make_other(world, releases, tmp_path_factory, firmware={FIRMWARE: b"image 2.0" * 9999})
+
+    def offer(reached: str) -> None:
+        if reached == "PROBING":
+            world.on_move = lambda _state: None
+            world.models.take(other.desired(3))
+
+    world.on_move = offer
+    world.board.answers = {"commit": [hook_says("refuse", "no commit today")]}
+    world.updater.orders.offer(releases.firm.order(2, soak_s=60))
+    world.settle()
+    assert "no commit today" in world.journal.because
+    served = {one.name: one.active and one.active.bundle.release for one in world.models}
+    assert served == {"other": 1, "tiny": 1}
+    assert world.board.version == "2.0"
+    assert world.board.is_settled
+
+
+def test_release_asks_again_which_firmware_runs(world: World, releases: Releases) -> None:
+    world.board.slots[0] = "2.0"
+    world.restart()
+    world.board.slots[0] = "1.0"
+    bring(world, releases)
+    assert world.settle() == BOTH
+    check_both(world, releases, BOTH)
+
+
+@pytest.mark.parametrize(("verdict", "end"), [("refuse", "REJECTED"), ("retry", BOTH)])
+def test_hook_that_names_no_version_again_commits_no_release(
+    world: World, releases: Releases, verdict: Literal["refuse", "retry"], end: str
+) -> None:
+    world.board.slots[0] = "2.0"
+    world.restart()
+    world.board.answers = {"running": [hook_says(verdict, "the disk is slow")]}
+    bring(world, releases)
+    assert world.settle() == end
+    assert world.board.asked == ["running"] * (1 + (verdict == "retry"))
+    if end == "REJECTED":
+        assert "firmware running: the disk is slow" in world.journal.because
 
 
 def test_power_cut_at_any_moment_leaves_both_new_or_both_old(

@@ -40,7 +40,7 @@ STEPS: dict[FirmwareStep, StepRow] = {
     "running": StepRow(
         duty="print the version of the running firmware as the last line",
         killed="nothing has changed",
-        states=("INSTALLING", "REBOOTING", "CONFIRMING", "REVERTING"),
+        states=("OFFERED", "INSTALLING", "REBOOTING", "CONFIRMING", "REVERTING"),
     ),
     "check": StepRow(
         duty="verify the artefact's signature and kind of board; require a way back; write nothing",

@@ -98,15 +98,16 @@ def judge_offer(context: UpdateContext) -> Step:
             deps.slots.write_file(context.digest, SIGNATURE_FILE, signature)
             deps.slots.write_file(context.digest, MANIFEST_FILE, content)
             return judged
-    scratch.is_judged, scratch.retry_at = False, context.now() + MEMORY_WAIT_S
+    scratch.is_judged = False
+    scratch.retry_at = max(scratch.retry_at, context.now() + MEMORY_WAIT_S)
     return Wait(seconds=MEMORY_WAIT_S)
 
 
 def _judge_bundle(
     context: UpdateContext, signature: bytes, content: bytes, pointer: ActivePointer | None
 ) -> Ended | None:
-    """Return steps 4 and 5 of `judge_offer`; None when there is room once other updates have
-    ended.
+    """Return steps 4 and 5 of `judge_offer`; None when other updates must end first, for their
+    room or their firmware, or when the firmware hook is busy.
     """
     deps, model, offer = context.deps, context.model, context.offer
     signed, manifest = deps.trust.check_manifest(signature, content)
@@ -133,6 +134,8 @@ def _judge_bundle(
         raise DeviceError(f"shadow first: {because}")
     context.clear_slots(also_kept=frozenset({context.digest}))
     plan = plan_firmware(context, manifest)
+    if isinstance(plan, Wait):
+        return None
     download = Download(deps.slots, context.digest, wanted_files(manifest, names, plan))
     check_room(
         max(0, download.size_bytes - download.allocated_bytes()),

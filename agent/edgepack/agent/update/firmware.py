@@ -31,11 +31,15 @@ REVERT_TRIES = 3
 """Failed steps on the way back, before the device reports likewise."""
 
 
-def plan_firmware(context: UpdateContext, manifest: Manifest) -> FirmwarePlan | None:
+def plan_firmware(context: UpdateContext, manifest: Manifest) -> FirmwarePlan | Wait | None:
     """Return the change of the firmware that a release requires here; None if there is none.
+
+    A firmware on trial may go back, so a release that names firmware waits for its end. Others may
+    have changed the firmware since the agent's start, so the hook names the version again.
 
     Raises:
         DeviceError: The release requires a firmware that this device cannot install.
+        NotYetError: The hook has not named the version.
     """
     if not manifest.facts.firmware:
         return None
@@ -45,6 +49,12 @@ def plan_firmware(context: UpdateContext, manifest: Manifest) -> FirmwarePlan | 
         kinds = ", ".join(one.kind for one in manifest.facts.firmware)
         kind = f"{settings.installer} {settings.compatible}".rstrip() or "without firmware hook"
         raise DeviceError(f"the release requires firmware for {kinds}; this device is {kind}")
+    if context.model.others.changes_firmware():
+        return Wait(seconds=BUSY_S)
+    if firmware.version == found.version and (held_up := _run_once(context, "running")):
+        if isinstance(held_up, Wait):
+            return held_up
+        raise DeviceError(held_up.because)
     if firmware.version == found.version:
         return None
     return FirmwarePlan(version=found.version, file=found.file)
