@@ -213,7 +213,7 @@ class _Driver:
                 words += self._settings.option if word == OPTIONS else [word.format(**self._fields)]
             done = run_command(words, timeout_s=self._settings.timeout_s)
             output = done.stdout + done.stderr
-            said = f"'{' '.join(words[:3])}' failed: {_reason(done)}"
+            said = f"{_name(words)} failed: {_reason(done)}"
             if self._row.busy in output:
                 raise BusyError(said)
             if done.returncode != 0 and self._row.success not in output:
@@ -223,7 +223,7 @@ class _Driver:
         """Run a command that prints, and return what a success printed."""
         done = run_command(words, timeout_s=self._settings.timeout_s)
         if done.returncode != 0:
-            raise CommandError(f"'{' '.join(words[:3])}' failed: {last_words(done)}")
+            raise CommandError(f"{_name(words)} failed: {last_words(done)}")
         return done
 
     def _boot_mark(self) -> str:
@@ -322,10 +322,15 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _name(words: Sequence[str]) -> str:
+    """Return a command without folders: the agent keeps the first 200 characters of a reason."""
+    return f"'{' '.join(word.rpartition('/')[2] or word for word in words[:3])}'"
+
+
 def _reason(done: Done) -> str:
-    """Return the last line that names an error, else the last line."""
+    """Return the first line that names an error, which later errors follow; else the last line."""
     errors = [line for line in (done.stdout + done.stderr).splitlines() if "error" in line.lower()]
-    return errors[-1].strip()[:500] if errors else last_words(done)
+    return errors[0].strip()[:500] if errors else last_words(done)
 
 
 if __name__ == "__main__":

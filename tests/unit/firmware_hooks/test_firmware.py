@@ -11,6 +11,7 @@ from edgepack.agent.hooks.runner import HookVerdict
 from edgepack.firmware_hooks.answer import GO, REFUSE, Answer
 from edgepack.firmware_hooks.firmware import STEPS, decide, parser
 from edgepack.firmware_hooks.installers import BOOTLOADERS, INSTALLERS
+from tests.simulators import firmware_boards
 from tests.simulators.firmware_boards import BOARDS, Board
 
 
@@ -111,6 +112,23 @@ def test_damaged_or_missing_artefact_changes_nothing(bench: Bench) -> None:
     for step in ("check", "install"):
         assert "there is no artefact" in bench.run(step).because
     bench.boot(bench.board.old)
+
+
+@pytest.mark.parametrize(
+    ("installer", "reason"),
+    [("rauc", "Compatible mismatch"), ("swupdate", "HW compatibility not found")],
+)
+def test_refusal_of_another_board_names_the_reason(
+    installer: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = BOARDS[installer](tmp_path / "board")
+    monkeypatch.setattr(firmware_boards, "KIND", "another-board")
+    slot = tmp_path / "slots" / ("5" * 64) / "firmware"
+    slot.mkdir(parents=True)
+    try:
+        assert reason in Bench(board, slot).spawn("install").because
+    finally:
+        board.stop()
 
 
 @pytest.mark.parametrize("step", ["install", "commit", "revert"])
