@@ -231,6 +231,27 @@ def test_bootloader_that_ignores_the_way_back_ends_no_device_in_a_loop(
     )
 
 
+def test_device_without_its_hook_reports_that_the_firmware_stays(
+    world: World, releases: Releases
+) -> None:
+    def lose_hook(reached: str) -> None:
+        if reached == "PROBING":
+            world.firmware = FirmwareConfig()
+            raise PowerCutError
+
+    world.on_move = lose_hook
+    bring(world, releases)
+    with pytest.raises(PowerCutError):
+        world.settle()
+    world.on_move = lambda _state: None
+    world.hook_answers["activating.after"] = [REFUSES]
+    world.restart()
+    assert world.settle() == NONE
+    assert REFUSES.because in world.journal.because
+    assert "firmware unknown stays: the device has no firmware hook" in world.journal.because
+    assert world.journal.firmware is None
+
+
 def test_device_that_does_not_restart_goes_back(world: World, releases: Releases) -> None:
     bring(world, releases)
     world.board.is_stuck = True

@@ -162,6 +162,8 @@ def confirm_firmware(context: UpdateContext) -> Step:
 def revert_firmware(context: UpdateContext) -> Step:
     """Start the previous firmware again; a failure is reported, and the old model serves anyway."""
     plan, scratch = _plan(context), context.scratch
+    if context.deps.tools.firmware is None:
+        return _give_up(context, "the device has no firmware hook any more")
     for step in ("revert", "running"):
         if held_up := _run_once(context, step, tries=REVERT_TRIES):
             return held_up if isinstance(held_up, Wait) else _give_up(context, held_up.because)
