@@ -19,7 +19,7 @@ from edgepack.errors import FleetError
 from edgepack.fleet.client.samples import SampleMethods
 from edgepack.fleet.commands.samples import capture
 from edgepack.fleet.controller.quotas import QUOTAS, Quota
-from edgepack.fleet.database import devices, samples, unsent
+from edgepack.fleet.database import devices, enrolment, samples, unsent
 from edgepack.fleet.database.schema import DeviceRow, SamplePieceRow, SampleRow
 from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.documents.samples import (
@@ -272,6 +272,20 @@ def test_a_later_request_and_the_expiry_end_a_request(world: World) -> None:
     assert [one.because for one in expired[1].devices][1] == "the request expired"
 
 
+def test_nobody_waits_for_a_removed_device(world: World) -> None:
+    ask(world, "cam-1")
+    with world.store.transaction("ann") as session:
+        row = session.get(DeviceRow, "cam-1")
+        assert row is not None
+        unsent.add(session, enrolment.remove(session, [row], world.store.now()))
+    with world.store.reading() as session:
+        (view,) = samples.list_captures(session, OLD.name, 1.0)
+    assert [(one.state, one.because) for one in view.devices] == [
+        ("ENDED", "the device was removed")
+    ]
+    assert view.is_over
+
+
 def test_removed_samples_are_gone_and_do_not_come_again(world: World) -> None:
     ask(world, "cam-1")
     send(world, "cam-1", *pieces())
@@ -323,10 +337,22 @@ def test_a_wrong_key_is_an_error_that_leaves_the_folder_usable(tmp_path: Path) -
     plain = encode_arrays({"x": np.zeros(3, np.float32)})
     place = sample_place("t", "cam-1", "digits", "s1")
     client = Sealed(seal_sample(plain, keys[0][1].read_text(), place))
-    with pytest.raises(FleetError, match=r"none of 1 sample of 'digits' opens with this key"):
+    with pytest.raises(FleetError, match=r"none of 1 sample of 'digits' can be read with this key"):
         client.pull_samples("digits", tmp_path / "pulled", keys[1][0])
     pulled = client.pull_samples("digits", tmp_path / "pulled", keys[0][0])
     assert (pulled.samples, pulled.unreadable) == (1, 0)
+    assert [path.name for path in (tmp_path / "pulled").iterdir()] == ["00000-cam-1.npz"]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_sample_that_would_end_the_build_is_left_out(tmp_path: Path, value: float) -> None:
+    private, public = write_key_pair(generate_key(), tmp_path / "own")
+    plain = encode_arrays({"x": np.array([0, value], np.float32)})
+    place = sample_place("t", "cam-1", "digits", "s1")
+    client = Sealed(seal_sample(plain, public.read_text(), place))
+    with pytest.raises(FleetError, match=r"none of 1 sample of 'digits' can be read"):
+        client.pull_samples("digits", tmp_path / "pulled", private)
+    assert not list((tmp_path / "pulled").iterdir())
 
 
 def test_an_unknown_reason_is_named(tmp_path: Path) -> None:

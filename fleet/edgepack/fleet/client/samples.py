@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+import numpy as np
+
 from edgepack.bundle.keys import PrivateKey, load_private_key, public_pem
 from edgepack.bundle.plain_arrays import read_arrays
 from edgepack.bundle.recipients import load_recipient
@@ -115,7 +117,7 @@ class SampleMethods:
 
         Raises:
             FleetError: The folder is not empty or cannot be written, the fleet has no sample of the
-                model, the key opens none, nobody serves there, or the token is wrong.
+                model, none can be read with the key, nobody serves there, or the token is wrong.
             SignatureError: The file holds no private key.
 
         Example:
@@ -147,12 +149,13 @@ class SampleMethods:
             known: set[bytes] = set()
             unreadable = 0
             for one in listed:
-                path = f"{model_path}/{quote(one.device, safe='')}/{one.sample}"
-                sealed = self._connection.get(path, SealedSample)
+                where = f"{model_path}/{quote(one.device, safe='')}/{one.sample}"
+                sealed = self._connection.get(where, SealedSample)
                 plain = _open(sealed, model, one, private)
                 digest = hashlib.sha256(plain).digest()
                 if plain and digest not in known:
-                    write_file(target / f"{len(known):05}.npz", plain, mode=0o600, lasting=False)
+                    path = target / f"{len(known):05}-{one.device}.npz"
+                    write_file(path, plain, mode=0o600, lasting=False)
                     known.add(digest)
                 unreadable += not plain
         except OSError as error:
@@ -161,7 +164,7 @@ class SampleMethods:
             ) from error
         if not known:
             raise FleetError(
-                f"none of {counted(unreadable, 'sample')} of {model!r} opens with this key",
+                f"none of {counted(unreadable, 'sample')} of {model!r} can be read with this key",
                 found_in=str(key),
                 remedy="name the private key of the public key that edgepack fleet capture sent "
                 "(--key)",
@@ -195,11 +198,15 @@ class SampleMethods:
 
 
 def _open(sealed: SealedSample, model: str, listed: SampleView, key: PrivateKey) -> bytes:
-    """Return the `.npz` of a sample; empty for anything else: the device is not trusted."""
+    """Return the `.npz` of a sample; empty for anything else: the device is not trusted.
+
+    NaN or infinity of a single sample would end the build.
+    """
     place = sample_place(sealed.tenant, listed.device, model, listed.capture)
     try:
         plain = open_sample(sealed.content, key, place)
         arrays = read_arrays(io.BytesIO(plain), len(plain))
     except (EdgepackError, ValueError):
         return b""
-    return plain if arrays else b""
+    is_finite = all(np.isfinite(array).all() for array in arrays.values())
+    return plain if arrays and is_finite else b""

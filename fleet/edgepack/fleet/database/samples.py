@@ -312,6 +312,8 @@ def _show_device(
     name: str, device: DeviceRow | None, row: CaptureRow, received: int, ended: str
 ) -> CaptureDevice:
     """Return the state of a device; `ended` is why a device that reports none sends no more."""
+    if device is None:
+        ended = "the device was removed"
     reported = devices.last_report(device) if device is not None else None
     model = reported.models.get(row.model) if reported else None
     said = model.capture if model else None

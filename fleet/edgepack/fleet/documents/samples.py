@@ -38,8 +38,8 @@ class CaptureDevice(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         device: Its id.
-        state: `REFUSED`, `COLLECTING`, `UPLOADING` or `DONE`; `ENDED` if the request expired or a
-            later request replaced it; "" before the device answered.
+        state: `REFUSED`, `COLLECTING`, `UPLOADING` or `DONE`; `ENDED` if the request expired, a
+            later request replaced it, or the device was removed; "" before the device answered.
         because: Reason of a refusal, an end, a pause or dropped samples; "" without a reason.
         kept: Encrypted samples that wait on the device.
         dropped: Samples that were dropped on the device, or refused by the fleet.
@@ -132,7 +132,8 @@ class PulledSamples(msgspec.Struct, frozen=True, kw_only=True):
         folder: The folder.
         samples: Number of files.
         duplicates: Samples with the content of another sample, left out.
-        unreadable: Samples that another key opens, that were changed, or that are no arrays.
+        unreadable: Samples that another key opens, that were changed, that are no arrays, or that
+            have NaN or infinity.
     """
 
     folder: str
