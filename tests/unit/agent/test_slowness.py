@@ -122,6 +122,14 @@ def test_gross_slowdown_is_found_however_late_its_reports_come(slow: int) -> Non
     assert judge_past(seen).answer == ("proven" if slow >= INTERVALS else "fine")
 
 
+def test_a_busier_application_hides_no_slowdown() -> None:
+    """A ninth of all inferences are slow: some high percentiles are slow, some are not."""
+    pace = pace_of([10.0] * 55, count=14)
+    for _ in range(INTERVALS):
+        pace = pace.plus(window([30.0] * 20), 60.0)
+    assert judge_past(Observed(is_soaking=False, before=pace, slowdown=2.0)).answer == "proven"
+
+
 def test_the_reason_has_the_numbers() -> None:
     verdict = judge(pace_of(STEADY), pace_of([30.0] * 6), 2.0, "digits 1.0.0", is_last=False)
     for fact in ("3.0 times as long as with digits 1.0.0", "6 intervals", "120 inferences", "2.0"):

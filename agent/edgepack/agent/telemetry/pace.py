@@ -13,7 +13,7 @@ from edgepack.wire.messages import Histogram, Telemetry
 
 INTERVAL_S = 60.0
 FEWEST = 12
-"""Inferences of an interval; one with fewer continues. All but the slowest two count then."""
+"""Inferences of an interval; one with fewer continues."""
 KEPT = 60
 """Intervals: an hour of them, when each is a minute long."""
 MAX_RELEASES = 16
@@ -94,14 +94,16 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def typical_ms(latency: Histogram, count: int) -> float:
-    """Return the latency that all but the slowest 5 %, and at least two, of `count` do not exceed.
+    """Return the latency that only the slowest sixth, or two if they are more, of `count` exceed.
+
+    All intervals are read at the same percentile, since each has `FEWEST` inferences.
 
     Args:
         latency: Histogram of at least 1 inference.
         count: Number of inferences that sets the percentile, 5 or more; another histogram's count
             reads both at the same percentile.
     """
-    return max(LEAST_MS, percentile(latency, 100 * min(0.95, 1 - 2 / count)))
+    return max(LEAST_MS, percentile(latency, 100 * (1 - 2 / min(count, FEWEST))))
 
 
 class PaceKeeper:

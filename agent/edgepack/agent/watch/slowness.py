@@ -25,7 +25,7 @@ No burst of the simulated months reached it."""
 SHORTER = 6
 """Short intervals in an interval."""
 FEWEST_BEFORE = 60
-"""Inferences of the previous release: three are above their 95th percentile."""
+"""Inferences of the previous release: ten of them are slower than the latency that counts."""
 FEWEST_NOW = 5
 """Inferences of the release that soaks: with fewer, nothing is left but the slowest two."""
 _SPREAD, _WEIGHT = 0.074, 30
