@@ -45,7 +45,9 @@ CONTENT = bytes(range(256)) * 700
 """Three pieces."""
 
 
-def ask(world: World, *names: str, total: int = 4, valid_s: float = 1e9) -> CaptureView:
+def ask(
+    world: World, *names: str, total: int = 4, valid_s: float = 1e9, collect_s: float = 30.0
+) -> CaptureView:
     """Ask devices that serve a release."""
     for name in names:
         with contextlib.suppress(FleetError):
@@ -59,7 +61,7 @@ def ask(world: World, *names: str, total: int = 4, valid_s: float = 1e9) -> Capt
         recipient=PUBLIC,
         valid_s=valid_s,
     )
-    request = replace(request, valid_s=valid_s)
+    request = replace(request, valid_s=valid_s, collect_s=collect_s)
     with world.store.transaction("ann") as session:
         row, publications = samples.begin(session, request, names, world.store.now())
         unsent.add(session, publications)
@@ -189,8 +191,15 @@ def test_a_flood_fills_the_share_and_no_more(world: World, monkeypatch: pytest.M
     assert len(stored(world)) == 3
 
 
+def test_a_request_leaves_time_to_upload(world: World) -> None:
+    with pytest.raises(FleetError, match=r"60 s.*ends after 60 s"):
+        ask(world, "cam-1", valid_s=60.0, collect_s=60.0)
+    with world.store.reading() as session:
+        assert samples.list_captures(session, OLD.name, 1.0) == ()
+
+
 def test_an_expired_request_takes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask(world, "cam-1", valid_s=5.0)
+    ask(world, "cam-1", valid_s=5.0, collect_s=1.0)
     send(world, "cam-1", pieces()[0], *pieces(b"whole"))
     now = time.time()
     monkeypatch.setattr(world.store, "now", lambda: now + 60)

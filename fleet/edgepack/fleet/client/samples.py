@@ -62,8 +62,8 @@ class SampleMethods:
             The request with its devices.
 
         Raises:
-            FleetError: No selected device serves the model, nobody serves there, or the token is
-                wrong.
+            FleetError: No selected device serves the model, no time is left to upload, nobody
+                serves there, or the token is wrong.
             SignatureError: The file holds no usable public key.
 
         Example:

@@ -56,7 +56,17 @@ def begin(
         request: The request.
         names: Devices that serve the model; at least one.
         now: Seconds since the epoch.
+
+    Raises:
+        FleetError: Devices choose until the request ends, so that none uploads.
     """
+    if request.collect_s >= request.valid_s:
+        raise FleetError(
+            f"devices would choose samples for {request.collect_s:g} s, but the request ends after "
+            f"{request.valid_s:g} s, so no device would upload",
+            remedy="choose for a shorter time (--collect), or let the request be valid for a longer "
+            "time (--valid)",
+        )
     row = CaptureRow(
         model=request.model,
         of=tuple(dict.fromkeys(request.of)),

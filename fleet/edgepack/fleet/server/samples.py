@@ -23,8 +23,8 @@ class SampleMethods(Parts, frozen=True, kw_only=True):
         """Ask devices for samples of a model.
 
         Raises:
-            EdgepackError: The key is not an elliptic-curve public key, the selection is invalid, or
-                no selected device serves the model.
+            EdgepackError: The key is not an elliptic-curve public key, no time is left to upload,
+                the selection is invalid, or no selected device serves the model.
         """
         parse_public_key(request.recipient.encode(), Path("recipient"))
         with self.store.transaction(self.by) as session:
