@@ -7,7 +7,8 @@ from typing import Literal, get_args
 
 import pytest
 
-from edgepack.agent.config import FirmwareConfig, LimitConfig
+from edgepack.agent.cli.assembly import open_firmware
+from edgepack.agent.config import AgentConfig, FirmwareConfig, LimitConfig, TrustConfig
 from edgepack.agent.hooks.firmware import STEPS, FirmwareStep, markdown
 from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.update.firmware import MAX_LEAVES, MAX_RETURNS, REVERT_TRIES
@@ -450,3 +451,17 @@ def test_agent_that_dies_again_and_again_on_the_way_back_gives_up(
 def test_the_page_shows_the_contract() -> None:
     page = Path(__file__).parents[3] / "docs" / "reference" / "firmware.md"
     assert markdown() in page.read_text(), "run: python -m edgepack.agent.hooks.firmware"
+
+
+def test_agent_starts_on_a_firmware_that_lacks_the_hook(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    firmware = FirmwareConfig(hook=str(tmp_path / "firmware"), installer="sim")
+    trust = TrustConfig(keys=())
+    hook = open_firmware(
+        AgentConfig(device="cam-1", state_dir=str(tmp_path), trust=trust, firmware=firmware)
+    )
+    assert hook is not None
+    assert hook.version == ""
+    assert hook.run("revert", {}).verdict == "refuse"
+    assert "hook firmware does not exist" in caplog.text

@@ -21,7 +21,6 @@ from edgepack.agent.daemon.agent import Agent
 from edgepack.agent.daemon.metrics import DeviceMetrics
 from edgepack.agent.daemon.signals import stop_on_signals
 from edgepack.agent.enrolment.renewal import make_keeper
-from edgepack.agent.hooks.files import why_not_runnable
 from edgepack.agent.hooks.firmware import FirmwareHook
 from edgepack.agent.hooks.process import GRACE_S
 from edgepack.agent.hooks.runner import check_hook_folder, run_hooks
@@ -232,8 +231,11 @@ def _switch_capture(config: AgentConfig) -> str:
 def open_firmware(config: AgentConfig) -> FirmwareHook | None:
     """Return the firmware hook of the settings with the running version; None without a hook.
 
+    If the hook cannot run, the agent starts nevertheless: a new firmware that lacks the hook must
+    not silence the device.
+
     Raises:
-        DeviceError: The hook cannot run, or its kind of artefacts is not named.
+        DeviceError: The hook's kind of artefacts is not named.
     """
     settings = config.firmware
     if not settings.hook:
@@ -244,8 +246,6 @@ def open_firmware(config: AgentConfig) -> FirmwareHook | None:
             found_in="firmware.installer",
             remedy='installer = "rauc", or the name that bundles for this device use',
         )
-    if problem := why_not_runnable(Path(settings.hook)):
-        raise DeviceError(f"the firmware hook {problem}", found_in=settings.hook)
     hook = FirmwareHook(
         Path(settings.hook),
         timeout_s=settings.timeout_s,
@@ -253,7 +253,7 @@ def open_firmware(config: AgentConfig) -> FirmwareHook | None:
     )
     verdict = hook.run("running", {})
     if verdict.verdict != "go":
-        log.warning("the version of the firmware is not known: %s", verdict.because)
+        log.error("the version of the firmware is not known: %s", verdict.because)
     return hook
 
 
