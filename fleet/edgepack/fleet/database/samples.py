@@ -64,8 +64,8 @@ def begin(
         raise FleetError(
             f"devices would choose samples for {request.collect_s:g} s, but the request ends after "
             f"{request.valid_s:g} s, so no device would upload",
-            remedy="choose for a shorter time (--collect), or let the request be valid for a longer "
-            "time (--valid)",
+            remedy="choose for a shorter time (--collect), or let the request be valid for "
+            "a longer time (--valid)",
         )
     row = CaptureRow(
         model=request.model,
