@@ -1,7 +1,7 @@
 """Releases that go wrong after the commit are left, and reported: real builds, agents, processes.
 
 Release 1.1.0 is right on its golden samples. An input tells it to fail, to give NaN or to be slow,
-as a device's own inputs may do.
+as a device's own inputs may do. Other applications die, hang, or have a bit flipped in memory.
 """
 
 import json
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser, expect
 
 from edgepack.fleet.documents.devices import ModelView
 from edgepack.wire.messages import Watched
@@ -23,13 +24,16 @@ from tests.integration.fleet.conftest import (
 )
 from tests.integration.fleet.dashboard import Visitor
 from tests.integration.test_agent_holders import serving
-from tests.simulators.watched_application import DYING, Application
+from tests.simulators.waiting import PATIENCE_S
+from tests.simulators.watched_application import DYING, FLIPPING, HANGING, Application
 from tests.simulators.watched_model import FAULTS, build
 
-DEVICES = (*FAULTS, "damage", "dying")
+PROCESSES = {"hang": HANGING, "healed": FLIPPING}
+DEVICES = (*FAULTS, *PROCESSES, "damage", "dying")
 SETTINGS = (
     "\n[probe]\ntimeout_s = 400"
     "\n[telemetry]\ninterval_s = 0.2\nsysfs_dir = 'sys'\n[limits]\ncheck_interval_s = 1\n"
+    "[verification]\ninterval_s = 1\nshare = 0.05\n"
     "[watch]\nlook_s = 0.2\nlasting_s = 1\ncalm_s = 1\n"
 )
 
@@ -58,6 +62,7 @@ def test_release_that_goes_wrong_after_the_commit_is_left_and_the_fleet_shows_th
     serve: Callable[..., Any],
     start_agent: StartAgent,
     applications: Applications,
+    browser: Browser,
     key_prefix: Path,
     tmp_path: Path,
 ) -> None:
@@ -94,7 +99,7 @@ def test_release_that_goes_wrong_after_the_commit_is_left_and_the_fleet_shows_th
     assert {model_of(fleet, device).active.version for device in others} == {"1.1.0"}  # type: ignore[union-attr]
     fleet.wait_until(lambda: fleet.info().inferences.get("finished", 0) > 2000, "all serve")
 
-    for symptom, fault in FAULTS.items():
+    for symptom, fault in (FAULTS | PROCESSES).items():
         applications[symptom].fault = fault
     slots = tmp_path / "damage" / "state" / "slots"
     digest = model_of(fleet, "damage").active.digest  # type: ignore[union-attr]
@@ -103,17 +108,25 @@ def test_release_that_goes_wrong_after_the_commit_is_left_and_the_fleet_shows_th
     content[len(content) // 2] ^= 1
     model.write_bytes(content)
 
-    for symptom in FAULTS:
+    for symptom in FAULTS | PROCESSES:
         fleet.wait_until(lambda s=symptom: watch_of(fleet, s).state == "DEGRADED", symptom)
-        fleet.wait_until(lambda s=symptom: model_of(fleet, s).state == "ROLLED_BACK", symptom)
+        is_left = symptom != "healed"
+        if is_left:
+            fleet.wait_until(lambda s=symptom: model_of(fleet, s).state == "ROLLED_BACK", symptom)
         told, serves = watch_of(fleet, symptom), model_of(fleet, symptom).active
         assert told.symptom == symptom
         assert serves is not None
-        assert serves.version == "1.0.0"
-        assert (told.wanted[-5:], told.chosen[-5:]) == ("1.1.0", "1.0.0")
-    words = ("real inferences failed", "real inferences gave NaN", "times as long as before")
-    reasons = {symptom: watch_of(fleet, symptom).because for symptom in FAULTS}
-    assert all(said in reasons[symptom] for symptom, said in zip(FAULTS, words, strict=True))
+        assert serves.version == ("1.0.0" if is_left else "1.1.0")
+        assert (told.wanted[-5:], told.chosen[-5:]) == ("1.1.0", serves.version)
+    words = {
+        "failed": "real inferences failed",
+        "not_finite": "real inferences gave NaN",
+        "slow": "times as long as before",
+        "hang": "no heartbeat for",
+        "healed": "as at first since the release was opened again",
+    }
+    reasons = {symptom: watch_of(fleet, symptom).because for symptom in words}
+    assert all(said in reasons[symptom] for symptom, said in words.items()), reasons
 
     def has_told(state: str) -> bool:
         events = fleet.client.events(limit=1000)
@@ -124,20 +137,24 @@ def test_release_that_goes_wrong_after_the_commit_is_left_and_the_fleet_shows_th
     assert model_of(fleet, "damage").state == "COMMITTED"
     assert bytes(content) != model.read_bytes()
 
+    page = browser.new_context().new_page()
+    page.set_default_timeout(1000 * PATIENCE_S)
+    expect.set_options(timeout=1000 * PATIENCE_S)
+    page.goto(fleet.client.login_link().url)
+    for said in words.values():
+        expect(page.locator(".needs")).to_contain_text(said)
+    for symptom, said in words.items():
+        page.goto(f"{fleet.url}/devices/{symptom}")
+        expect(page.locator("main")).to_contain_text(said)
+        expect(page.locator("main")).to_contain_text(f"Wanted: {watch_of(fleet, symptom).wanted}")
+    page.context.close()
     visitor = Visitor(fleet.url).log_in((fleet.data / "token").read_text())
-    home = visitor.get("/").text
-    needs = home[home.index("Needs attention") : home.index('aria-label="Devices"')]
-    for symptom, said in zip(FAULTS, words, strict=True):
-        assert said in needs
-        page = visitor.get(f"/devices/{symptom}").text
-        assert said in page
-        assert f"Wanted: {watch_of(fleet, symptom).wanted}" in page
     bearer = f"Bearer {(fleet.data / 'token').read_text().strip()}"
 
     def metrics() -> str:
         return visitor.get("/metrics", Authorization=bearer).text
 
-    for symptom in FAULTS:
+    for symptom in words:
         line = f'edgepack_devices_degraded{{edgepack_symptom="{symptom}"}} 1.0'
         fleet.wait_until(lambda line=line: line in metrics(), f"{symptom}: one is degraded")
     failed = re.findall(r'edgepack_inference_errors_total{.*error_type="failed"} (.+)', metrics())
