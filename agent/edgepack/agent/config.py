@@ -264,7 +264,7 @@ class WatchConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         look_s: Seconds between two looks at the measurements.
         lasting_s: Seconds for which inferences must go wrong before the device acts, at least.
         hung_s: Seconds without a heartbeat, or of an inference, after which a process hangs; more
-            for models that are slow in the device's own probe.
+            for models that are slow in the device's own probe, and times the load of each core.
         calm_s: Seconds without a symptom after which a degraded release counts as well again.
         max_acts: Actions without a new order or a calm day in between; then the device reports.
     """

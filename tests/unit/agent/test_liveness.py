@@ -213,6 +213,23 @@ def test_hangs_are_evidence_by_heartbeats_and_by_running_inferences(
     assert not is_evidence or "process 7 hangs" in found.because
 
 
+def test_crowded_device_gives_processes_more_time() -> None:
+    late = held(beat_at=NOW - HUNG_S - 1)
+    for crowd, is_evidence in ((1.0, True), (3.0, False)):
+        holders = Holders(held=(late,), crowd=crowd)
+        found = find_hangs(holders, "d", usual_ms=1.0, hung_s=HUNG_S, now=NOW)
+        assert found.answer == answer_of(is_evidence, is_doubtful=not is_evidence)
+
+
+@pytest.mark.parametrize(("load", "crowd"), [(0.5, 1.0), (8.0, 4.0)])
+def test_load_of_each_core_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: float, crowd: float
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert HolderWatch(tmp_path).look().crowd == crowd
+
+
 BUSY = Pace(
     intervals=(Interval(latency_ms=1.0, count=50, length_s=60.0),) * 5,
     seen_at=1000.0,

@@ -97,10 +97,12 @@ class Holders(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         held: The last heartbeats of living processes.
         deaths: Deaths of the last hour, the newest last.
+        crowd: Processes that want each core, 1 or more: all work may take so many times as long.
     """
 
     held: tuple[Held, ...] = ()
     deaths: tuple[Death, ...] = ()
+    crowd: float = 1.0
 
 
 def holders_folders(state_dir: Path) -> tuple[Path, Path]:
@@ -228,7 +230,9 @@ class HolderWatch:
         self._known = known
         while self._deaths and now - self._deaths[0].at > KEPT_S:
             self._deaths.popleft()
-        return Holders(held=tuple(known.values()), deaths=tuple(self._deaths))
+        return Holders(
+            held=tuple(known.values()), deaths=tuple(self._deaths), crowd=_count_per_core()
+        )
 
     def _files(self) -> Iterator[tuple[str, Held, bool]]:
         """Yield the registrations, and remove those of the dead."""
@@ -261,6 +265,13 @@ class HolderWatch:
                 texts = (*names, held.wrong, held.healed)
                 return held if max(map(len, texts)) <= MAX_TEXT else None
         return self._known.get(path.name)
+
+
+def _count_per_core() -> float:
+    """Return the load average of the last minute for each core, at least 1; 1 if unknown."""
+    with contextlib.suppress(OSError):
+        return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    return 1.0
 
 
 def _is_locked(path: Path) -> bool:

@@ -62,6 +62,9 @@ def find_hangs(
 ) -> Verdict:
     """Judge a release by the processes that hold or open the release and do not continue.
 
+    On a crowded device, a process that waits for a core looks like a process that hangs, so all
+    limits are longer.
+
     Args:
         holders: The registry.
         digest: The release.
@@ -69,6 +72,7 @@ def find_hangs(
         hung_s: Seconds without a heartbeat, or of an inference, after which a process hangs.
         now: Monotonic clock, seconds.
     """
+    hung_s, opening_s = hung_s * holders.crowd, OPENING_S * holders.crowd
     inference_s = max(hung_s, HUNG_TIMES * usual_ms / 1000)
     is_doubtful = False
     for held in holders.held:
@@ -77,7 +81,7 @@ def find_hangs(
         silent_s = now - held.beat_at
         running_s = now - held.running_since if held.running_since else 0.0
         title = f"process {held.pid} hangs"
-        if silent_s > (OPENING_S if held.opening else hung_s):
+        if silent_s > (opening_s if held.opening else hung_s):
             doing = "while it opens the model" if held.opening == digest else "with the model"
             return Verdict("proven", f"{title}: no heartbeat for {silent_s:.0f} s {doing}")
         if running_s > inference_s:

@@ -84,7 +84,8 @@ ROWS: dict[Symptom, Row] = {
     "hang": Row(
         title="a process that holds the release hangs",
         measurement="heartbeats each second, and the start of the running inference",
-        evidence="no heartbeat, or an inference, for 30 s; or 20 times the latency of the probe",
+        evidence="no heartbeat, or an inference, for 30 s times the load of each core, if above 1; "
+        "or 20 times the latency of the probe",
         in_soak="the same",
         shared="the application or the provider",
         restart="heartbeats are files",
