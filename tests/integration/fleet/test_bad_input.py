@@ -54,6 +54,10 @@ def test_malformed_messages_on_every_topic_are_counted_and_the_fleet_serves_on(
         device.client.publish("ep/1/default/d/cam-1/up/nothing", b"{}", qos=1)
         device.greet().say("reported", REPORT)
         fleet.wait_until(lambda: fleet.info().online == 1, "it still takes a report")
+        fleet.wait_until(
+            lambda: fleet.info().counters.get("malformed", 0) >= len(payloads),
+            "all are counted",
+        )
         info = fleet.info()
     assert (info.counters["malformed"], info.counters["unknown_topic"]) == (len(payloads), 1)
     assert info.dropped == {"cam-1": len(payloads)}

@@ -45,6 +45,14 @@ from tests.unit.agent.conftest import Releases
 
 NOW = 10_000.0
 HUNG_S = WatchConfig().hung_s
+
+
+@pytest.fixture(autouse=True)
+def idle_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the device be idle, whatever runs beside the tests."""
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+
+
 HOLD = """
 import os, sys, time
 from pathlib import Path
