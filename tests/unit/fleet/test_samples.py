@@ -60,8 +60,8 @@ def ask(
         of=("drift", "doubt"),
         recipient=PUBLIC,
         valid_s=valid_s,
+        collect_s=collect_s,
     )
-    request = replace(request, valid_s=valid_s, collect_s=collect_s)
     with world.store.transaction("ann") as session:
         row, publications = samples.begin(session, request, names, world.store.now())
         unsent.add(session, publications)
