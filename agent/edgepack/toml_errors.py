@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from edgepack.decoding import convert_value
+
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _EXPECTED = re.compile(r"^Expected `(?P<wanted>[^`]+)`, got `(?P<got>[^`]+)`$")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`$")
@@ -151,7 +153,7 @@ def _first_wrong(values: object, kind: object) -> str:
     """Return the key of a table whose value does not fit: msgspec does not name the key."""
     for key, value in values.items() if isinstance(values, dict) else ():
         try:
-            msgspec.convert(value, kind)
+            convert_value(value, kind)
         except msgspec.ValidationError:
             return str(key)
     return "…"

@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from edgepack.decoding import convert_value, decode_json
 from edgepack.errors import EdgepackError
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -79,7 +80,7 @@ class Format(Generic[T]):
             ValueError: The document is damaged: not JSON, or not valid for its version.
         """
         try:
-            found = msgspec.json.decode(content)
+            found = decode_json(content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(str(error)) from error
         return self.convert(found)
@@ -92,13 +93,13 @@ class Format(Generic[T]):
             ValueError: The document is not valid for its version.
         """
         try:
-            document = msgspec.convert(found, dict[str, Any])
+            document = convert_value(found, dict[str, Any])
             if (version := version_of(document)).major > self.version.major:
                 raise NewerVersionError(
                     f"the {self.title} is of version {version}, this edgepack reads {self.version}",
                     remedy="update edgepack",
                 )
-            value = msgspec.convert(document, self._kind, str_keys=True)
+            value = convert_value(document, self._kind, str_keys=True)
         except (msgspec.ValidationError, RecursionError) as error:
             raise ValueError(str(error)) from error
         unknown = {key: document[key] for key in document if key not in self._fields and key != "v"}

@@ -17,6 +17,7 @@ from benchmarks.evidence.recordings import Recording, Verdict, record
 from benchmarks.evidence.shipped import SHIPPED
 from benchmarks.task_kinds.kinds import KINDS
 from benchmarks.tasks.places import CACHE
+from edgepack.decoding import decode_json
 from edgepack.durable import write_file
 
 FACTORS = (0.5, 2.0)
@@ -40,7 +41,7 @@ def measure_kind(name: str, version: str) -> Measured:
     """
     file = _STORE / f"{name}.json"
     if file.exists():
-        known = msgspec.json.decode(file.read_bytes(), type=Measured)
+        known = decode_json(file.read_bytes(), Measured)
         if version in ("", known.version):
             return known
     logging.disable(logging.WARNING)  # of the quantizer

@@ -17,6 +17,7 @@ from benchmarks.packager.records import Outcome, Prediction, Record, Store, Subj
 from benchmarks.peers.arguments import EXIT_REFUSED, TOLD_FILE
 from benchmarks.tasks.places import CACHE, ROOT
 from benchmarks.tasks.task import Part, Task
+from edgepack.decoding import decode_json
 
 _SETTINGS = {
     "NO_COLOR": "1",
@@ -210,7 +211,7 @@ def _command(
 
 def _read_told(output: Path) -> _Told:
     file = output.with_name(TOLD_FILE)
-    return msgspec.json.decode(file.read_bytes(), type=_Told) if file.exists() else _Told()
+    return decode_json(file.read_bytes(), _Told) if file.exists() else _Told()
 
 
 def _keep_log(log: Path, name: str) -> None:

@@ -43,6 +43,7 @@ from benchmarks.packager.table import is_kept
 from benchmarks.peers.arguments import BUNDLE_FOLDER
 from benchmarks.tasks.places import ROOT
 from benchmarks.tasks.task import Task
+from edgepack.decoding import decode_json
 
 _JUDGE_LIMIT_S = 900.0
 
@@ -197,7 +198,7 @@ def _judged(
         memory_limit_bytes=terms.memory_limit_bytes,
     )
     if judging.exit_code == 0:
-        verdict = msgspec.json.decode(output.read_bytes(), type=Verdict)
+        verdict = decode_json(output.read_bytes(), Verdict)
         return msgspec.structs.replace(record, outcome="judged", verdict=verdict)
     because = last_words(log) if judging.ending == "ended" else f"judging was {judging.ending}"
     return msgspec.structs.replace(

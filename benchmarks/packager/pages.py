@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from benchmarks.packager.document import document
 from benchmarks.packager.readme import put_into, summary, tables
 from benchmarks.packager.records import Results, encode_results
 from benchmarks.tasks.places import ROOT
+from edgepack.decoding import decode_json
 from edgepack.durable import write_file
 
 PAGES = ROOT / "docs" / "benchmarks"
@@ -22,9 +21,7 @@ README = ROOT / "README.md"
 
 def read_pages() -> list[Results]:
     """Return the measurements of each kind of CPU, with VNNI first."""
-    return in_order(
-        msgspec.json.decode(path.read_bytes(), type=Results) for path in PAGES.glob("*.json")
-    )
+    return in_order(decode_json(path.read_bytes(), Results) for path in PAGES.glob("*.json"))
 
 
 def in_order(pages: Iterable[Results]) -> list[Results]:

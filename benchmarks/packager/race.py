@@ -19,6 +19,7 @@ from benchmarks.tasks import load_task
 from benchmarks.tasks.float_model import open_float_model
 from benchmarks.tasks.places import ROOT
 from benchmarks.tasks.task import Task
+from edgepack.decoding import decode_json
 
 TIMED_S = 20.0
 """Of timing, for all models of a task together."""
@@ -57,7 +58,7 @@ def race(
     )
     if ran.exit_code != 0:
         return None
-    return msgspec.json.decode(output.read_bytes(), type=dict[str, float])
+    return decode_json(output.read_bytes(), dict[str, float])
 
 
 def main() -> None:

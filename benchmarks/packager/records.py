@@ -11,6 +11,7 @@ import msgspec
 from benchmarks.packager.host import Host
 from benchmarks.packager.judge import Verdict
 from benchmarks.tasks.task import Part
+from edgepack.decoding import decode_json
 from edgepack.durable import write_file
 
 Outcome = Literal[
@@ -200,7 +201,7 @@ class Store:
     def read(self, subject: Subject) -> Record | None:
         """Read the record of a subject; None without a measurement."""
         file = self._file(subject)
-        return msgspec.json.decode(file.read_bytes(), type=Record) if file.exists() else None
+        return decode_json(file.read_bytes(), Record) if file.exists() else None
 
     def keep(self, record: Record) -> None:
         """Write a record in a single step."""
@@ -219,7 +220,7 @@ class Store:
         """
         newest: dict[tuple[str, str, str], Record] = {}
         for file in self._folder.glob("*.json"):
-            record = msgspec.json.decode(file.read_bytes(), type=Record)
+            record = decode_json(file.read_bytes(), Record)
             subject = record.subject
             identity = (subject.peer, subject.setting, subject.task)
             edition = editions.get(subject.task)
@@ -244,7 +245,7 @@ class Store:
     def read_race(self, task: str, subjects: Iterable[Subject]) -> Race | None:
         """Read the race between exactly these models; None without a race."""
         file = self._race_file(task, subjects)
-        return msgspec.json.decode(file.read_bytes(), type=Race) if file.exists() else None
+        return decode_json(file.read_bytes(), Race) if file.exists() else None
 
     def keep_race(self, race: Race, subjects: Iterable[Subject]) -> None:
         """Write a race in a single step."""

@@ -17,6 +17,7 @@ from benchmarks.task_kinds.cells import PROFILES, Bench, Cell, Store
 from benchmarks.task_kinds.kinds import KINDS
 from benchmarks.task_kinds.table import describe, page, terminal
 from benchmarks.tasks.places import CACHE
+from edgepack.decoding import decode_json
 from edgepack.durable import write_file
 
 _STORE = CACHE / "results" / "task_kinds"
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     earlier = given.output / "before.json" if given.output is not None else None
     before: list[Cell] = []
     if earlier is not None and earlier.exists():
-        before = msgspec.json.decode(earlier.read_bytes(), type=list[Cell])
+        before = decode_json(earlier.read_bytes(), list[Cell])
     print(terminal(cells, before))
     if given.output is not None:
         given.output.mkdir(parents=True, exist_ok=True)

@@ -19,6 +19,7 @@ from benchmarks.task_kinds.kind import Half, Kind, TaskModel
 from benchmarks.task_kinds.truth import measure_truth
 from benchmarks.tasks.places import ROOT
 from edgepack.bundle.keys import generate_key, write_key_pair
+from edgepack.decoding import decode_json
 from edgepack.durable import write_file
 
 PROFILES = ("cpu", "qnn-htp", "qnn-htp-a8w8", "vitisai-xint8", "openvino-cpu")
@@ -92,7 +93,7 @@ class Store:
     def read(self, kind: str, profile: str, *, is_declared: bool) -> Cell | None:
         """Return a cell that was measured before."""
         file = self._file(kind, profile, is_declared)
-        return msgspec.json.decode(file.read_bytes(), type=Cell) if file.exists() else None
+        return decode_json(file.read_bytes(), Cell) if file.exists() else None
 
     def keep(self, cell: Cell) -> None:
         """Write a cell in a single step."""

@@ -10,6 +10,7 @@ import msgspec
 from benchmarks.watch.cost import Cost, measure_cost
 from benchmarks.watch.day import NOISES, Day, simulate_day
 from benchmarks.watch.faults import Action, measure_faults
+from edgepack.decoding import decode_json
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +122,7 @@ def main() -> None:
     output: Path | None = given.output
     found = Results(cores=os.cpu_count() or 1)
     if output and (output / "watch.json").exists():
-        found = msgspec.json.decode((output / "watch.json").read_bytes(), type=Results)
+        found = decode_json((output / "watch.json").read_bytes(), Results)
     for part in given.parts.split(","):
         if part == "faults":
             found = msgspec.structs.replace(found, actions=measure_faults())

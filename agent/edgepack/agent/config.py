@@ -8,6 +8,7 @@ import msgspec
 
 from edgepack.bandwidth import parse_bandwidth
 from edgepack.bundle.pkcs11_uri import is_uri
+from edgepack.decoding import convert_value, decode_toml
 from edgepack.errors import DeviceError, EdgepackError, parse_problem
 from edgepack.metrics.settings import UNIX, OtlpConfig
 from edgepack.toml_errors import describe_type_error
@@ -393,14 +394,14 @@ def read_config(path: Path) -> AgentConfig:
             remedy="edgepack fleet enroll DEVICE writes one, or name it with --config",
         ) from error
     try:
-        settings = msgspec.toml.decode(content.removeprefix(codecs.BOM_UTF8))
+        settings = decode_toml(content.removeprefix(codecs.BOM_UTF8))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DeviceError(
             f"the agent's settings are not valid TOML: {parse_problem(error)}", found_in=str(path)
         ) from error
     settings = _of_this_version(settings, path)
     try:
-        config = msgspec.convert(settings, AgentConfig)
+        config = convert_value(settings, AgentConfig)
     except msgspec.ValidationError as error:
         found = describe_type_error(error, settings, AgentConfig)
         place = f"{path}, {found.place}" if found.place else str(path)

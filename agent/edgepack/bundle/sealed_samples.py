@@ -17,6 +17,7 @@ from edgepack.bundle.encrypted_files import KEY_BYTES, decrypt_stream, encrypt_s
 from edgepack.bundle.keys import PrivateKey, parse_public_key
 from edgepack.bundle.manifest import Encryption
 from edgepack.bundle.recipients import open_content_key, seal_content_key
+from edgepack.decoding import decode_json
 from edgepack.errors import BundleError
 
 _MAX_HEAD_BYTES = 4096
@@ -57,7 +58,7 @@ def open_sample(content: bytes, key: PrivateKey, place: str) -> bytes:
     """
     head, _, rest = content[:_MAX_HEAD_BYTES].partition(b"\n")
     try:
-        encryption = msgspec.json.decode(head, type=Encryption)
+        encryption = decode_json(head, Encryption)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BundleError("not an encrypted sample: its first line is not a sealed key") from error
     if not rest:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 import msgspec.inspect
 
+from edgepack.decoding import convert_value
 from edgepack.errors import BundleError, parse_problem
 
 T = TypeVar("T")
@@ -57,7 +58,7 @@ def convert_json(value: Any, kind: type[T], *, found_in: str) -> T:
         BundleError: A key is missing, unknown, or its value does not fit.
     """
     try:
-        return msgspec.convert(value, kind)
+        return convert_value(value, kind)
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at ")
         key = place.strip("`").removeprefix("$").removeprefix(".")

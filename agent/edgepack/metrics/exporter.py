@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from edgepack.decoding import decode_json
 from edgepack.metrics.otlp import CONTENT_TYPE, encode
 from edgepack.metrics.settings import OtlpConfig
 from edgepack.metrics.table import Family, Point, family
@@ -206,7 +207,7 @@ def read_headers(path: Path) -> dict[str, str]:
 def _read_rejected(content: bytes) -> int:
     """Return the number of data points that an answer rejects; 0 if the answer does not say."""
     try:
-        found = msgspec.json.decode(content or b"{}", type=_Answer, strict=False)
+        found = decode_json(content or b"{}", _Answer, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return 0
     return max(0, found.partial_success.rejected_data_points)

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from edgepack.decoding import convert_value
 from edgepack.wire.histogram import GROWTH
 from edgepack.wire.messages import Histogram
 
@@ -257,7 +258,7 @@ def _read(line: str, text: str) -> Row:
         "device_attributes": _attributes(of_device, RELEASE),
         "fleet_attributes": _attributes(of_fleet or of_device, (*RELEASE, *by_class)),
     }
-    return msgspec.convert(row, Row)
+    return convert_value(row, Row)
 
 
 def _attributes(words: str, release: tuple[str, ...]) -> tuple[str, ...]:

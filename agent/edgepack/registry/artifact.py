@@ -7,6 +7,7 @@ a device can take single chunks of a blob.
 import msgspec
 
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest
+from edgepack.decoding import decode_json
 from edgepack.errors import TransferError, parse_problem
 from edgepack.registry.client import MANIFEST_TYPE, digest_of
 
@@ -73,7 +74,7 @@ def read_artifact(content: bytes, *, found_in: str) -> dict[str, Descriptor]:
         TransferError: The content is not an artifact of a bundle, or names a file twice or no file.
     """
     try:
-        manifest = msgspec.json.decode(content, type=ArtifactManifest)
+        manifest = decode_json(content, ArtifactManifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TransferError(
             f"the registry's content of this name is not an artifact: {parse_problem(error)}",

@@ -21,6 +21,7 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 import msgspec
 
+from edgepack.decoding import decode_json
 from edgepack.errors import TransferError
 from edgepack.registry.credentials import HOST, PASSWORD, USER, find_credentials
 from edgepack.registry.reference import Reference
@@ -259,7 +260,7 @@ class Registry:
             self._check(answer, realm, 200)
             content = read_body(answer, MAX_ANSWER_BYTES, shown_url(realm))
         try:
-            found = msgspec.json.decode(content, type=_Token)
+            found = decode_json(content, _Token)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise TransferError(
                 "the server of tokens gave none", found_in=shown_url(realm)
@@ -310,7 +311,7 @@ def _basic(credentials: str) -> str:
 def _reason(answer: Answer) -> str:
     """Return a registry's reason for a rejection, made printable; "" without a reason."""
     try:
-        said = msgspec.json.decode(answer.read1(64 * 1024) or b"{}", type=_Errors)
+        said = decode_json(answer.read1(64 * 1024) or b"{}", _Errors)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError):
         return ""
     texts = [one.message or one.code for one in said.errors]

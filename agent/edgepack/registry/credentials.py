@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from edgepack.decoding import decode_json
 from edgepack.errors import TransferError, parse_problem
 
 HOST = "EDGEPACK_REGISTRY_HOST"
@@ -87,7 +88,7 @@ def _read(path: Path) -> _DockerConfig:
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES)
-        return msgspec.json.decode(content, type=_DockerConfig)
+        return decode_json(content, _DockerConfig)
     except (OSError, ValueError, RecursionError) as error:
         raise TransferError(
             f"docker's settings cannot be read: {parse_problem(error)}",

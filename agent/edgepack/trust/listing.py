@@ -13,6 +13,7 @@ from tuf.api.metadata import TargetFile
 
 from edgepack.bundle.manifest import Manifest
 from edgepack.bundle.metadata import Name, Release, Sha256, Text
+from edgepack.decoding import convert_value, decode_json
 from edgepack.errors import TrustError
 from edgepack.wire.messages import BundleRef
 
@@ -76,9 +77,7 @@ def list_release(bundle: BundleRef, manifest: Manifest) -> TargetFile:
         digest=bundle.digest,
         arch=tuple(arch[:_MAX_ARCHITECTURES]) if len(arch) <= _MAX_ARCHITECTURES else (),
     )
-    return make_target(
-        bundle, len(manifest.files) + 1, msgspec.json.decode(msgspec.json.encode(listed))
-    )
+    return make_target(bundle, len(manifest.files) + 1, decode_json(msgspec.json.encode(listed)))
 
 
 def read_listing(target: TargetFile) -> ListedRelease:
@@ -88,7 +87,7 @@ def read_listing(target: TargetFile) -> ListedRelease:
         TrustError: The target is not a release, or contradicts itself.
     """
     try:
-        listed = msgspec.convert(target.custom, ListedRelease)
+        listed = convert_value(target.custom, ListedRelease)
     except msgspec.ValidationError as error:
         raise TrustError(f"the repository lists no release at {target.path[:120]!a}") from error
     if target.path != target_path(listed.bundle) or target.hashes != {"sha256": listed.digest}:

@@ -15,6 +15,7 @@ from tuf.api import exceptions
 from tuf.api.metadata import Key, Metadata, Targets
 from tuf.api.serialization.json import JSONSerializer
 
+from edgepack.decoding import decode_json
 from edgepack.errors import TrustError, parse_problem
 from edgepack.trust.listing import make_target, read_target_path, target_path
 from edgepack.trust.repository import ISSUED_AT
@@ -166,7 +167,7 @@ def _texts(found: Any) -> Iterable[tuple[str, Any]]:
 
 def _read(text: Any, kind: Any) -> Any:
     try:
-        return msgspec.json.decode(text if isinstance(text, str) else b"", type=kind)
+        return decode_json(text if isinstance(text, str) else b"", kind)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise TrustError(
             f"an order of the director cannot be read: {parse_problem(error)}"

@@ -7,6 +7,7 @@ new session, and the device answers with its whole report.
 
 import msgspec
 
+from edgepack.decoding import decode_json
 from edgepack.errors import TransferError
 from edgepack.wire.messages import Changes, Reported, decode, encode
 
@@ -24,7 +25,7 @@ class _Marked(msgspec.Struct):
 def is_changes(content: bytes) -> bool:
     """Return True if an encoded message is `Changes`; False for a `Reported` or malformed bytes."""
     try:
-        return msgspec.json.decode(content, type=_Marked).changes is not None
+        return decode_json(content, _Marked).changes is not None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
 
@@ -55,7 +56,7 @@ def apply_changes(before: bytes, changes: Changes) -> Reported:
         TransferError: The result is not a report.
     """
     fields = _fields(before)
-    models = msgspec.json.decode(fields.get("models", b"{}"), type=dict[str, _Fields])
+    models = decode_json(fields.get("models", b"{}"), dict[str, _Fields])
     for name, changed in changes.models.items():
         models[name] = models.get(name, {}) | changed
     whole = fields | changes.changes
@@ -68,7 +69,7 @@ def apply_changes(before: bytes, changes: Changes) -> Reported:
 
 
 def _fields(content: bytes | msgspec.Raw) -> _Fields:
-    return msgspec.json.decode(content, type=_Fields)
+    return decode_json(content, _Fields)
 
 
 def _changed(before: _Fields, after: _Fields) -> _Fields:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypeVar, get_args
 
 import msgspec
 
+from edgepack.decoding import decode_json
 from edgepack.errors import TransferError
 from edgepack.versions import Format, NewerVersionError, Version
 
@@ -770,7 +771,7 @@ def decode(payload: bytes, kind: type[M]) -> M:
     """
     try:
         # Most messages are of this very version: they are decoded once.
-        message = msgspec.json.decode(payload, type=kind)
+        message = decode_json(payload, kind)
         if message.v == WIRE_VERSION.major:
             return message
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from edgepack.agent.enrolment.package import Package
+from edgepack.decoding import decode_json
 from edgepack.errors import DeviceError
 from edgepack.text import printable
 from edgepack.web.deadline import WaitLimits, answer_within
@@ -113,7 +114,7 @@ def ask_for_certificate(package: Package, signing_request: str, limits: WaitLimi
 def _read(status: int, content: bytes, url: str) -> str:
     if status != http.client.OK:
         try:
-            said = msgspec.json.decode(content, type=_Refusal)
+            said = decode_json(content, _Refusal)
         except (msgspec.DecodeError, RecursionError) as error:
             raise DeviceError(
                 f"the fleet gives no certificate: HTTP status {status}", found_in=url
@@ -122,7 +123,7 @@ def _read(status: int, content: bytes, url: str) -> str:
         problem = printable(said.problem[:_MAX_TEXT])
         raise DeviceError(f"the fleet refuses: {problem}", found_in=url, remedy=remedy)
     try:
-        return msgspec.json.decode(content, type=IssuedCertificate).certificate
+        return decode_json(content, IssuedCertificate).certificate
     except (msgspec.DecodeError, RecursionError) as error:
         raise DeviceError("the answer is not from a fleet of this version", found_in=url) from error
 

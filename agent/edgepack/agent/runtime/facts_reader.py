@@ -20,6 +20,7 @@ from edgepack.agent.config import ProviderConfig
 from edgepack.agent.runtime.child import run_child
 from edgepack.agent.runtime.facts import describe_device, mark_forbidden, read_drivers
 from edgepack.agent.runtime.provider_table import KNOWN
+from edgepack.decoding import decode_json
 from edgepack.errors import DeviceError
 from edgepack.python_child import python_command
 from edgepack.wire.messages import DeviceFacts
@@ -69,7 +70,7 @@ class FactsReader:
         because = ending.because
         if ending.answer is not None:
             try:
-                return msgspec.json.decode(ending.answer, type=DeviceFacts)
+                return decode_json(ending.answer, DeviceFacts)
             except msgspec.DecodeError as error:
                 because = f"its answer cannot be read: {error}"
         log.warning("a child process that reads the facts of the device failed: %s", because)

@@ -15,6 +15,7 @@ from edgepack.agent.config import ProbeConfig
 from edgepack.agent.runtime.child import Ending, run_child
 from edgepack.agent.runtime.plain_files import remove_stale_plain_files
 from edgepack.bundle.manifest import Variant
+from edgepack.decoding import decode_json
 from edgepack.halt import NEVER, Halt
 from edgepack.python_child import python_command
 from edgepack.wire.messages import ProbeResult
@@ -106,7 +107,7 @@ def read_ending(variant: Variant, ending: Ending) -> ProbeResult:
         result = wrong_result(variant, f"the probe {_as_verb(ending.because)}")
     else:
         try:
-            result = msgspec.json.decode(ending.answer, type=ProbeResult)
+            result = decode_json(ending.answer, ProbeResult)
         except msgspec.DecodeError as error:
             result = wrong_result(variant, f"the probe's answer cannot be read: {error}")
     result = msgspec.structs.replace(result, peak_bytes=ending.peak_bytes)

@@ -16,6 +16,7 @@ from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.agent.runtime.sessions import Tensor
 from edgepack.bundle.golden import Golden, compare_outputs, read_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Placement, Variant
+from edgepack.decoding import decode_json
 from edgepack.errors import EdgepackError
 from edgepack.wire.messages import ProbeResult
 
@@ -99,7 +100,7 @@ def judge(
 
 def main() -> None:
     """Read a request, probe and answer. For the child."""
-    request = msgspec.json.decode(take_request(), type=ProbeRequest)
+    request = decode_json(take_request(), ProbeRequest)
     answer = keep_stdout_clean(request.timeout_s)
     with answer:
         answer.write(msgspec.json.encode(probe_here(request)) + b"\n")

@@ -25,6 +25,7 @@ from edgepack.agent.runtime.sessions import SessionTensor, Tensor
 from edgepack.agent.runtime.slot_opening import OpenedSlot, open_slot
 from edgepack.bundle.golden import is_same_answer
 from edgepack.bundle.metadata import GoldenAgreement, GoldenTolerance
+from edgepack.decoding import decode_json
 from edgepack.errors import DeviceError, EdgepackError
 from edgepack.python_child import python_command
 
@@ -122,7 +123,7 @@ def _described(tensors: Mapping[str, Tensor]) -> tuple[Sent, ...]:
 def read_header(stream: BinaryIO) -> Header | None:
     """Return the next header of a stream; None at its end."""
     line = stream.readline()
-    return msgspec.json.decode(line, type=Header) if line else None
+    return decode_json(line, Header) if line else None
 
 
 def read_tensors(stream: BinaryIO, sent: tuple[Sent, ...]) -> dict[str, Tensor]:
@@ -234,7 +235,7 @@ def main() -> None:
     be_first_to_go()
     os.nice(_LOWEST_PRIORITY)
     answers = redirect_stdout()
-    request = msgspec.json.decode(sys.stdin.buffer.readline(), type=ShadowRequest)
+    request = decode_json(sys.stdin.buffer.readline(), ShadowRequest)
     try:
         serve(request, sys.stdin.buffer, answers)
     except (EdgepackError, ValueError) as error:

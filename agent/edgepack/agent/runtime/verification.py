@@ -15,6 +15,7 @@ from edgepack.agent.config import ProbeConfig
 from edgepack.agent.runtime.child import run_child
 from edgepack.agent.runtime.plain_files import remove_stale_plain_files
 from edgepack.bundle.manifest import Variant
+from edgepack.decoding import decode_json
 from edgepack.halt import NEVER, Halt
 from edgepack.python_child import python_command
 
@@ -111,7 +112,7 @@ def verify_in_child(
         remove_stale_plain_files()
         return Verified(trouble=ending.because, taken_s=taken_s)
     try:
-        result = msgspec.json.decode(ending.answer, type=Verified)
+        result = decode_json(ending.answer, Verified)
     except msgspec.DecodeError as error:
         result = Verified(trouble=f"its answer cannot be read: {error}")
     return msgspec.structs.replace(result, taken_s=taken_s)

@@ -19,6 +19,7 @@ from edgepack.agent.runtime.sessions import Session, Tensor
 from edgepack.agent.runtime.verification import FirstAnswers, VerificationRequest, Verified
 from edgepack.bundle.golden import Golden, compare_outputs, read_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Variant
+from edgepack.decoding import decode_json
 from edgepack.errors import EdgepackError
 
 SAMPLES_SHARE = 0.5
@@ -86,7 +87,7 @@ def _in_time(inputs: Sequence[Sample], timeout_s: float) -> Iterator[Sample]:
 
 def main() -> None:
     """Read a request, verify and answer. For the child."""
-    request = msgspec.json.decode(take_request(), type=VerificationRequest)
+    request = decode_json(take_request(), VerificationRequest)
     with contextlib.suppress(OSError):
         os.nice(_LOWEST_PRIORITY)
     answer = keep_stdout_clean(request.timeout_s)

@@ -19,6 +19,7 @@ import msgspec
 from edgepack.agent.runtime.child import describe_end, taken_bytes
 from edgepack.agent.runtime.sessions import Tensor
 from edgepack.agent.runtime.shadow import CHILD, ShadowAnswer, ShadowRequest, write_inference
+from edgepack.decoding import decode_json
 from edgepack.errors import DeviceError
 from edgepack.python_child import PIPE, PythonChild, start_python
 
@@ -115,7 +116,7 @@ class ShadowProcess:
             line = child.stdout.readline(_MAX_ANSWER)
         self._deadline = math.inf
         try:
-            answer = msgspec.json.decode(line, type=ShadowAnswer)
+            answer = decode_json(line, ShadowAnswer)
         except msgspec.DecodeError as error:
             self.end(f"its process {describe_end(_exit_code(child), errors)}")
             raise DeviceError(self._because) from error

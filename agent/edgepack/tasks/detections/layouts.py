@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from edgepack.decoding import convert_value, decode_toml
 from edgepack.tasks.description import Source, TaskOutputs
 
 LayoutName = Literal[
@@ -67,9 +68,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 _FILE = resources.files("edgepack.tasks.detections") / "layouts.toml"
-LAYOUTS: Mapping[LayoutName, Layout] = msgspec.toml.decode(
-    _FILE.read_bytes(), type=dict[LayoutName, Layout]
-)
+LAYOUTS: Mapping[LayoutName, Layout] = decode_toml(_FILE.read_bytes(), dict[LayoutName, Layout])
 
 
 class DetectionHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -111,7 +110,7 @@ class DetectionHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def of(cls, part: TaskOutputs) -> "DetectionHead":
         """Return the head that a part of a description states."""
         stated = {**part.settings, "outputs": part.outputs, "source": part.source}
-        return msgspec.convert(stated, cls)
+        return convert_value(stated, cls)
 
     @property
     def part(self) -> TaskOutputs:

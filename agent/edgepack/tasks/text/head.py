@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from edgepack.decoding import convert_value
 from edgepack.tasks.description import Source, TaskOutputs
 
 
@@ -35,7 +36,7 @@ class TextHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def of(cls, part: TaskOutputs) -> "TextHead":
         """Return the head that a part of a description states."""
         stated = {**part.settings, "output": part.outputs[0], "source": part.source}
-        return msgspec.convert(stated, cls)
+        return convert_value(stated, cls)
 
     @property
     def part(self) -> TaskOutputs:

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-import msgspec
 import numpy as np
 
+from edgepack.decoding import convert_value
 from edgepack.tasks.arrays import Floats, Outputs, Tensor
 from edgepack.tasks.classification.measure import compare_rows, same_decisions
 from edgepack.tasks.contract import Measure
@@ -124,7 +124,7 @@ class Unknown:
         """Prepare the comparison with the float model's outputs, a dict per sample."""
         # The settings of a task that a later release added say nothing here.
         own = part.settings if part.task == UNKNOWN else {}
-        settings = msgspec.convert(own, ValueSettings)
+        settings = convert_value(own, ValueSettings)
         parts = find_parts(expected, part.outputs)
         return UnknownOutputs(self.name, part.outputs, expected, parts, settings)
 

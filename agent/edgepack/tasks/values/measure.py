@@ -11,6 +11,7 @@ from typing import Self
 import msgspec
 import numpy as np
 
+from edgepack.decoding import convert_value
 from edgepack.tasks.arrays import Bools, Floats, Outputs, Tensor
 from edgepack.tasks.contract import Agreement, Measure, Scale, agree
 from edgepack.tasks.description import TaskOutputs
@@ -226,7 +227,7 @@ class Values:
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> ValueOutputs:
         """Prepare the comparison with the float model's outputs, a dict per sample."""
         parts = find_parts(expected, part.outputs)
-        settings = msgspec.convert(part.settings, ValueSettings)
+        settings = convert_value(part.settings, ValueSettings)
         return ValueOutputs(self.name, part.outputs, expected, parts, settings)
 
     def sketch(self, part: TaskOutputs, outputs: Outputs) -> Sketch:

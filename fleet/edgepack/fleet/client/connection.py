@@ -13,6 +13,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from edgepack.decoding import decode_json
 from edgepack.errors import FleetError
 from edgepack.fleet.data_folder import default_root, token_file
 from edgepack.fleet.documents.fleet import Refusal
@@ -130,7 +131,7 @@ class Connection:
         if status != http.client.OK:
             raise _refused(status, content, self.url)
         try:
-            return msgspec.json.decode(content, type=kind)
+            return decode_json(content, kind)
         except msgspec.DecodeError as error:
             raise FleetError(
                 f"the answer is not from a fleet of this version: {error}", found_in=self.url
@@ -186,7 +187,7 @@ def _exchange(
 
 def _refused(status: int, content: bytes, url: str) -> FleetError:
     try:
-        refusal = msgspec.json.decode(content, type=Refusal)
+        refusal = decode_json(content, Refusal)
     except msgspec.DecodeError:
         return FleetError(f"the fleet answered with HTTP status {status}", found_in=url)
     return FleetError(refusal.problem, found_in=refusal.found_in, remedy=refusal.remedy)

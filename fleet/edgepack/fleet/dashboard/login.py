@@ -9,6 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from edgepack.decoding import decode_json
 from edgepack.errors import FleetError
 from edgepack.fleet.dashboard.guard import COOKIE, Visit, let_in, read_form
 from edgepack.fleet.dashboard.render import local_path, page
@@ -93,7 +94,7 @@ class Login:
         if provider is None:
             return self._page("", NO_PROVIDER, 404)
         try:
-            attempt = msgspec.json.decode(base64.urlsafe_b64decode(kept), type=Attempt)
+            attempt = decode_json(base64.urlsafe_b64decode(kept), Attempt)
         except (ValueError, msgspec.DecodeError):
             return self._done(self._page("", NOT_BEGUN, 403))
         try:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from edgepack.decoding import convert_value
 from edgepack.errors import FleetError
 from edgepack.fleet.documents.gates import GATES, Gate
 from edgepack.fleet.documents.rollouts import SETTINGS, RolloutSettings, Selector
@@ -128,7 +129,7 @@ def read_settings(words: Mapping[str, str]) -> RolloutSettings:
         if word := words[gate_field(gate)].strip():
             values["gates"][gate.name] = _read_threshold(gate, word)
     try:
-        return msgspec.convert(values, RolloutSettings, strict=False)
+        return convert_value(values, RolloutSettings, strict=False)
     except msgspec.ValidationError as error:
         found = describe_type_error(error, values, RolloutSettings)
         label = FIELDS[found.place].setting.label if found.place in FIELDS else found.place

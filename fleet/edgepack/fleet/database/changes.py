@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from edgepack.decoding import json_decoder
 from edgepack.fleet.database.measurements import LOOKS, Sample, lasts
 from edgepack.fleet.database.measures import (
     PAIR_BEFORE,
@@ -42,8 +42,8 @@ APART = 4
 """Multiple of the hour before a switch: switches so far apart have independent controls' errors."""
 NOISE_WEIGHT = 30
 """Pairs that the assumed noise counts for."""
-_TOLD = msgspec.json.Decoder(ReleaseMeasurements)
-_MEASURED = msgspec.json.Decoder(dict[str, Sample])
+_TOLD = json_decoder(ReleaseMeasurements)
+_MEASURED = json_decoder(dict[str, Sample])
 
 Measures = tuple[float | None, ...]
 """By gate of `TIMED`."""

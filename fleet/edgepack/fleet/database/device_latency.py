@@ -6,10 +6,10 @@ with the fleet. Of each device the newest inferences of each release are kept, f
 
 from collections import defaultdict
 
-import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from edgepack.decoding import decode_json
 from edgepack.errors import FleetError
 from edgepack.fleet.database.inventory import read_where
 from edgepack.fleet.database.latency_parts import KEYS, Key, part_of
@@ -91,7 +91,7 @@ def of_devices(
             )
     parts: dict[Key, list[tuple[int, Histogram]]] = defaultdict(list)
     for is_simulator, words, text in newest.values():
-        kept = msgspec.json.decode(text, type=ReleaseMeasurements)
+        kept = decode_json(text, ReleaseMeasurements)
         both = (kept.older, kept.recent)
         key = tuple(words[name] if name in question.by else "" for name in KEYS)
         latency = merge(one.latency for one in both)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.bundle.feedback import DriftedFeature, Evidence, Feedback
+from edgepack.decoding import json_decoder
 from edgepack.errors import FleetError
 from edgepack.fleet.database.changes import MOST_DEVICES
 from edgepack.fleet.database.latency_views import latency_of_release
@@ -36,7 +36,7 @@ Bound = Callable[[Sequence[float]], float]
 MAX_FEATURES = 200
 """Features of a kind that are counted: devices may name features as they like."""
 MOST_DRIFTED = 5
-_MEASUREMENTS = msgspec.json.Decoder(ReleaseMeasurements)
+_MEASUREMENTS = json_decoder(ReleaseMeasurements)
 
 
 class Kind(NamedTuple):

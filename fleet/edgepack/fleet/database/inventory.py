@@ -8,6 +8,7 @@ import msgspec
 from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
+from edgepack.decoding import decode_json
 from edgepack.errors import FleetError
 from edgepack.fleet.database import certificates
 from edgepack.fleet.database.devices import find_devices, last_report, wanted
@@ -138,7 +139,7 @@ def read_where(session: Session, text: str, *, also: Iterable[str] = ()) -> Wher
     """
     where = parse_where(text)
     all_labels = session.scalars(select(DeviceRow.labels).distinct())
-    named = {key for found in all_labels for key in msgspec.json.decode(found, type=dict[str, str])}
+    named = {key for found in all_labels for key in decode_json(found, dict[str, str])}
     known = {*FACTS, *ROW, *named, *also}
     if unknown := sorted(where.keys - known):
         raise FleetError(

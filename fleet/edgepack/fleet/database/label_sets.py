@@ -8,10 +8,10 @@ devices.
 import hashlib
 from collections.abc import Collection, Mapping
 
-import msgspec
 from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
+from edgepack.decoding import decode_json
 from edgepack.fleet.database.schema import LabelledLatencyRow, LabelSetRow
 
 MAX_SETS = 64
@@ -40,7 +40,7 @@ def _read(session: Session) -> dict[str, int]:
 def read_sets(session: Session) -> Mapping[int, dict[str, str]]:
     """Return the labels of each set, by its number."""
     rows = session.execute(select(LabelSetRow.id, LabelSetRow.labels))
-    return {number: msgspec.json.decode(text, type=dict[str, str]) for number, text in rows}
+    return {number: decode_json(text, dict[str, str]) for number, text in rows}
 
 
 def forget_unused(session: Session) -> None:

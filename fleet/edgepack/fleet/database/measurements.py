@@ -14,6 +14,7 @@ import msgspec
 from sqlalchemy import bindparam, delete, select, tuple_
 from sqlalchemy.orm import Session
 
+from edgepack.decoding import json_decoder
 from edgepack.fleet.database.measures import PAIR, VALUE_S, ReleaseMeasurements, measures_of
 from edgepack.fleet.database.schema import DeviceRow, MeasurementRow, NoiseRow, WaveMeasureRow
 from edgepack.fleet.database.upsert import upsert
@@ -102,9 +103,9 @@ _ROWS = select(*(getattr(MeasurementRow, name) for name in _NAMES)).where(
 _COUNTS = select(
     WaveMeasureRow.wave, WaveMeasureRow.hardware_class, WaveMeasureRow.name, WaveMeasureRow.devices
 ).where(WaveMeasureRow.rollout == bindparam("rollout"))
-_MEASUREMENTS = msgspec.json.Decoder(ReleaseMeasurements)
-_BASELINE = msgspec.json.Decoder(dict[str, float])
-_MEASURED = msgspec.json.Decoder(dict[str, Sample])
+_MEASUREMENTS = json_decoder(ReleaseMeasurements)
+_BASELINE = json_decoder(dict[str, float])
+_MEASURED = json_decoder(dict[str, Sample])
 _NOWHERE = Place(0, 0, "")
 _EMPTY = _Row(_NOWHERE, "", 0.0, False, ReleaseMeasurements(), {}, {})
 

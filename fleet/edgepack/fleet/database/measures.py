@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from edgepack.decoding import json_decoder
 from edgepack.fleet.database.latency import DAY_S
 from edgepack.fleet.documents.gates import BY_NAME, TIMED
 from edgepack.wire.histogram import empty, merge, percentile
@@ -88,7 +89,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return self.latency.count >= FULL_INFERENCES or self.windows >= FULL_WINDOWS
 
 
-_VALUES = msgspec.json.Decoder(tuple[Value, ...])
+_VALUES = json_decoder(tuple[Value, ...])
 
 
 class ReleaseMeasurements(msgspec.Struct, frozen=True, kw_only=True):

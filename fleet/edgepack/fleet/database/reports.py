@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from edgepack.decoding import decode_json
 from edgepack.wire.messages import WIRE_VERSION, BundleRef, DeviceFacts, Reported, decode, encode
 
 REMEMBERED = 4096
@@ -71,23 +72,23 @@ def facts_of(reported: str | None) -> DeviceFacts | None:
 
 def simulated_providers(reported: str | None) -> frozenset[str]:
     """Return the providers that only simulate their hardware on a device."""
-    facts = msgspec.json.decode(reported, type=_SaidOfProviders).facts if reported else None
+    facts = decode_json(reported, _SaidOfProviders).facts if reported else None
     return frozenset(p.name for p in facts.providers if p.is_simulator) if facts else frozenset()
 
 
 def _read(reported: str) -> _Said:
-    said = msgspec.json.decode(reported, type=_Said)
+    said = decode_json(reported, _Said)
     if said.v != WIRE_VERSION.major:  # an edgepack of long ago took it down
         today = encode(decode(reported.encode(), Reported))
-        said = msgspec.json.decode(today, type=_Said)
+        said = decode_json(today, _Said)
     return said
 
 
 @lru_cache(REMEMBERED)
 def _bundle(text: bytes) -> BundleRef | None:
-    return msgspec.json.decode(text, type=BundleRef | None)
+    return decode_json(text, BundleRef | None)
 
 
 @lru_cache(REMEMBERED)
 def _read_facts(text: bytes) -> DeviceFacts | None:
-    return msgspec.json.decode(text, type=DeviceFacts | None)
+    return decode_json(text, DeviceFacts | None)

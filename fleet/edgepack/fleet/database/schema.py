@@ -22,6 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from edgepack.decoding import decode_json
 from edgepack.fleet.documents.audit import Number
 from edgepack.fleet.documents.gates import Found, GateView
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector, SetAside
@@ -69,7 +70,7 @@ class Encoded(TypeDecorator[Any]):
         return msgspec.json.encode(value).decode()
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
-        return msgspec.json.decode(value or "", type=self.kind)
+        return decode_json(value or "", self.kind)
 
 
 LONG = BigInteger().with_variant(Integer, "sqlite")

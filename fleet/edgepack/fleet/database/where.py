@@ -14,6 +14,7 @@ from typing import Protocol
 
 import msgspec
 
+from edgepack.decoding import decode_json
 from edgepack.errors import FleetError
 from edgepack.fleet.database.reports import facts_of
 from edgepack.wire.messages import DeviceFacts
@@ -98,7 +99,7 @@ def attributes(row: Described) -> Attributes:
 
 def labels(row: Described) -> dict[str, str]:
     """Return the labels of a device, by key."""
-    return msgspec.json.decode(row.labels, type=dict[str, str])
+    return decode_json(row.labels, dict[str, str])
 
 
 def parse_where(text: str) -> Where:

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from edgepack.decoding import decode_json
 from edgepack.errors import FleetError
 from edgepack.fleet.oidc.settings import is_safe
 from edgepack.web.deadline import WaitLimits, answer_within
@@ -61,7 +62,7 @@ def fetch(
         kind = ProviderAwayError if status >= 500 or status == 429 else FleetError
         raise kind(f"the provider answered HTTP status {status}", found_in=url)
     try:
-        return msgspec.json.decode(content, type=dict[str, Any])
+        return decode_json(content, dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProviderAwayError(
             "the provider's answer is not a JSON object", found_in=url

@@ -18,6 +18,7 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, RSAKey
 
+from edgepack.decoding import convert_value
 from edgepack.errors import FleetError
 from edgepack.fleet.documents.access import Actor
 from edgepack.fleet.oidc.fetching import ProviderAwayError, check_endpoint, fetch
@@ -229,7 +230,7 @@ class Provider:
     def _ask_endpoints(self) -> Endpoints:
         url = self.settings.issuer.rstrip("/") + "/.well-known/openid-configuration"
         try:
-            found = msgspec.convert(self._get(url), Endpoints)
+            found = convert_value(self._get(url), Endpoints)
         except msgspec.ValidationError as error:
             raise FleetError("the provider does not say where to log in", found_in=url) from error
         if found.issuer != self.settings.issuer:

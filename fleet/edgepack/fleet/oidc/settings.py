@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from edgepack.decoding import convert_value, decode_toml
 from edgepack.errors import FleetError, parse_problem
 from edgepack.fleet.documents.access import ROLES, Role
 from edgepack.toml_errors import describe_type_error
@@ -63,8 +64,8 @@ def read_settings(path: Path) -> tuple[OidcSettings, str]:
         FleetError: A file cannot be read, or makes no sense.
     """
     try:
-        document = msgspec.toml.decode(path.read_bytes())
-        settings = msgspec.convert(document, OidcSettings)
+        document = decode_toml(path.read_bytes())
+        settings = convert_value(document, OidcSettings)
         secret = ""
         if settings.client_secret_file:
             text = (path.parent / settings.client_secret_file).read_text()

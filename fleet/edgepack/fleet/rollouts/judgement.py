@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import msgspec
 from sqlalchemy.orm import Session
 
+from edgepack.decoding import convert_value
 from edgepack.fleet.database import assignments, measurements
 from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
 from edgepack.fleet.documents.gates import GateView
@@ -130,7 +130,7 @@ def _facts(
 def classes_of(session: Session, rollout: RolloutRow) -> counting.Classes:
     """Return the parts of a rollout by hardware class and state, wave by wave."""
     found = assignments.counts_by_class(session, (rollout.number,))[rollout.number]
-    classes: Mapping[str, tuple[counting.Wave, ...]] = msgspec.convert(
+    classes: Mapping[str, tuple[counting.Wave, ...]] = convert_value(
         found, dict[str, tuple[counting.Wave, ...]]
     )
     return classes
@@ -143,5 +143,5 @@ def counts_of(session: Session, rollout: RolloutRow) -> tuple[counting.Wave, ...
 
 def state_of(rollout: RolloutRow) -> rules.RolloutState:
     """Return its state."""
-    state: rules.RolloutState = msgspec.convert(rollout.state, rules.RolloutState)
+    state: rules.RolloutState = convert_value(rollout.state, rules.RolloutState)
     return state

@@ -15,6 +15,7 @@ from typing import TypeVar
 import msgspec
 from starlette.concurrency import run_in_threadpool
 
+from edgepack.decoding import convert_value
 from edgepack.errors import FleetError
 from edgepack.fleet.database import access
 from edgepack.fleet.database.schema import SessionRow, TokenRow
@@ -225,7 +226,7 @@ class Access:
             return self._of_hash(row.token_hash)
         if self.oidc is None or row.role not in ROLES:
             return None  # Nobody logs in at a provider any more.
-        return Actor(name=row.actor, role=msgspec.convert(row.role, Role))
+        return Actor(name=row.actor, role=convert_value(row.role, Role))
 
     def _of_hash(self, token_hash: str) -> Actor | None:
         if secrets.compare_digest(token_hash, self._token_hash):
@@ -234,7 +235,7 @@ class Access:
             row = access.find_token(session, token_hash, time.time())
         if row is None or row.role not in ROLES:
             return None
-        return Actor(name=f"token {row.name}", role=msgspec.convert(row.role, Role))
+        return Actor(name=f"token {row.name}", role=convert_value(row.role, Role))
 
 
 def _view(row: TokenRow) -> TokenView:

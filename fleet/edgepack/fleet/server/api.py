@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 
+from edgepack.decoding import convert_value, decode_json
 from edgepack.errors import EdgepackError, FleetError, parse_problem
 from edgepack.fleet.documents.access import Role
 from edgepack.fleet.documents.fleet import Health, Refusal
@@ -217,8 +218,8 @@ async def _read(request: Request, one: Operation) -> object:
         if len(body) > one.max_bytes:
             raise FleetError(f"the request is over {one.max_bytes} bytes")
     try:
-        document = msgspec.json.decode(bytes(body))
-        return msgspec.convert(document, one.takes)
+        document = decode_json(bytes(body))
+        return convert_value(document, one.takes)
     except msgspec.ValidationError as error:
         found = describe_type_error(error, document, one.takes)
         raise FleetError(

@@ -6,6 +6,7 @@ Each function returns the arguments of an operation, for `Operation.reads`.
 import msgspec
 from starlette.requests import Request
 
+from edgepack.decoding import convert_value
 from edgepack.errors import FleetError
 from edgepack.fleet.database import inventory
 from edgepack.fleet.database.audit import Wanted
@@ -103,10 +104,10 @@ def latency(request: Request) -> tuple[LatencyQuestion]:
     by = {"by": asked["by"].split(",") if asked["by"] else []} if "by" in asked else {}
     try:
         times = {
-            name: msgspec.convert(asked[name], float, strict=False)
+            name: convert_value(asked[name], float, strict=False)
             for name in ("since", "until")
             if asked.get(name)
         }
-        return (msgspec.convert({**words, **times, **by}, LatencyQuestion, strict=False),)
+        return (convert_value({**words, **times, **by}, LatencyQuestion, strict=False),)
     except msgspec.ValidationError as error:
         raise FleetError(f"malformed question: {error}", found_in=request.url.path) from error

@@ -9,6 +9,7 @@ import msgspec
 
 from edgepack.bundle.chunks import entry
 from edgepack.bundle.manifest import FIRMWARE_FOLDER, FileEntry, Firmware
+from edgepack.decoding import convert_value
 from edgepack.errors import BuildError
 
 _FORM = re.compile(
@@ -41,7 +42,7 @@ def parse_firmware(text: str) -> ShippedFirmware:
     named = found.groupdict(default="") if found else {}
     path = Path(named.pop("path", ""))
     try:
-        firmware = msgspec.convert(named | {"file": f"{FIRMWARE_FOLDER}/{path.name}"}, Firmware)
+        firmware = convert_value(named | {"file": f"{FIRMWARE_FOLDER}/{path.name}"}, Firmware)
         return ShippedFirmware(firmware=firmware, file=path)
     except msgspec.ValidationError as error:
         raise BuildError(

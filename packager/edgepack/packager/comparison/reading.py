@@ -24,6 +24,7 @@ from edgepack.bundle.manifest import (
     Variant,
     VariantFacts,
 )
+from edgepack.decoding import convert_value
 from edgepack.errors import BundleError
 from edgepack.packager.bundling.assemble import REPORT_JSON
 from edgepack.packager.comparison.result import VariantSide
@@ -123,7 +124,7 @@ def _read_report(path: Path) -> Report:
     try:
         document = json.loads(content)
         found = document.get("format") if isinstance(document, dict) else None
-        report = msgspec.convert(document, Report) if found == REPORT_FORMAT else None
+        report = convert_value(document, Report) if found == REPORT_FORMAT else None
     except (ValueError, msgspec.ValidationError) as error:
         raise _no_report(path, f": {error}") from error
     if report is None:

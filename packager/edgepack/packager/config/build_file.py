@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from edgepack.decoding import convert_value, decode_toml
 from edgepack.errors import BuildError, parse_problem
 from edgepack.packager.config.about import AboutSection, DatasetSection, check_about
 from edgepack.packager.config.inputs import InputDeclaration
@@ -100,8 +101,8 @@ def read_config(path: Path) -> BuildConfig:
             f"cannot read {path}: {error.strerror}", remedy="edgepack init MODEL writes one"
         ) from error
     try:
-        settings = msgspec.toml.decode(content.removeprefix(codecs.BOM_UTF8))
-        config = msgspec.convert(settings, BuildConfig)
+        settings = decode_toml(content.removeprefix(codecs.BOM_UTF8))
+        config = convert_value(settings, BuildConfig)
     except msgspec.ValidationError as error:
         found = describe_type_error(error, settings, BuildConfig)
         raise BuildError(

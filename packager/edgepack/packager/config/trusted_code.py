@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from edgepack.decoding import decode_json
 from edgepack.durable import write_file
 from edgepack.errors import BuildError
 from edgepack.packager.config.build_file import BuildConfig
@@ -151,7 +152,7 @@ class TrustedCodeFile:
     def read(self) -> tuple[NamedCode, ...]:
         """Return the confirmed entries; none where the file is missing or damaged."""
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=tuple[NamedCode, ...])
+            return decode_json(self._path.read_bytes(), tuple[NamedCode, ...])
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return ()
 

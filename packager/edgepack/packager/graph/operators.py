@@ -10,6 +10,8 @@ from typing import Literal
 import msgspec
 import onnx
 
+from edgepack.decoding import decode_toml
+
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Facts of an operator; the defaults hold for an unknown operator.
@@ -63,7 +65,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 _FILE = resources.files("edgepack.packager.graph") / "operators.toml"
-ROWS = msgspec.toml.decode(_FILE.read_bytes(), type=dict[str, Operator])
+ROWS = decode_toml(_FILE.read_bytes(), dict[str, Operator])
 OPERATORS: Mapping[str, Operator] = {
     name: row for names, row in ROWS.items() for name in names.split()
 }

@@ -14,6 +14,7 @@ from edgepack.agent.runtime.child import keep_stdout_clean, take_request
 from edgepack.agent.runtime.opening import ProviderSettings, open_model_file
 from edgepack.agent.runtime.sessions import Session, Tensor
 from edgepack.bundle.manifest import Placement
+from edgepack.decoding import decode_json
 from edgepack.errors import EdgepackError
 from edgepack.packager.tensors.exchange import read_tensors
 
@@ -87,7 +88,7 @@ def _nrmse(want: Tensor, got: Tensor) -> float:
 
 def main() -> None:
     """Read a request, run its step, and answer. For the child."""
-    request = msgspec.json.decode(take_request(), type=CompileRequest)
+    request = decode_json(take_request(), CompileRequest)
     output = keep_stdout_clean(request.timeout_s)
     step = _compile_here if request.step == "compile" else _compare_here
     try:

@@ -4,6 +4,7 @@ from importlib import resources
 
 import msgspec
 
+from edgepack.decoding import decode_toml
 from edgepack.errors import BuildError
 
 
@@ -24,7 +25,7 @@ class Chip(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 _FILE = resources.files("edgepack.packager.profiles") / "chips.toml"
-CHIPS = msgspec.toml.decode(_FILE.read_bytes(), type=dict[str, tuple[Chip, ...]])["chips"]
+CHIPS = decode_toml(_FILE.read_bytes(), dict[str, tuple[Chip, ...]])["chips"]
 
 ARCH_OPTION_TAKES = ("68", "69", "73", "75", "81")
 """What the provider option `htp_arch` takes (onnxruntime-qnn 2.7); v79 goes by `soc_model`."""

@@ -12,8 +12,7 @@ from functools import cache
 from importlib import resources
 from typing import Literal
 
-import msgspec
-
+from edgepack.decoding import decode_toml
 from edgepack.packager.profiles.optimization_checks import Contradiction
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.profiles.section import Section
@@ -128,4 +127,4 @@ def _known(name: str) -> Mapping[str, Kind] | None:
     file = resources.files("edgepack.profiles") / _FOLDER / f"{name}.toml"
     if not file.is_file():
         return None
-    return msgspec.toml.decode(file.read_bytes(), type=_Options).options
+    return decode_toml(file.read_bytes(), _Options).options

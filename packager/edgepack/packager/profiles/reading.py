@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
+from edgepack.decoding import convert_value
 from edgepack.errors import ProfileError, parse_problem
 from edgepack.packager.profiles.checks import check_consistency
 from edgepack.packager.profiles.schema import Profile, ProfileSections
@@ -74,7 +75,7 @@ def resolve_profile(name_or_path: str, changes: Mapping[str, Any]) -> Profile:
     settings = _merge(merged, dict(changes))
     settings.get("profile", {}).pop("extends", None)
     try:
-        read = msgspec.convert(settings, ProfileSections)
+        read = convert_value(settings, ProfileSections)
     except msgspec.ValidationError as error:
         found = describe_type_error(error, settings, ProfileSections)
         raise ProfileError(

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import onnx
 
+from edgepack.decoding import convert_value
 from edgepack.errors import EdgepackError
 from edgepack.packager.reports.report import Report
 
@@ -49,7 +50,7 @@ def name_in_report(report: Report, spell: InOwnNames) -> Report:
     """
     if b"|" not in msgspec.json.encode(report):
         return report
-    return msgspec.convert(_spelled(msgspec.to_builtins(report), spell), Report)
+    return convert_value(_spelled(msgspec.to_builtins(report), spell), Report)
 
 
 def name_in_error(error: EdgepackError, spell: InOwnNames) -> None:

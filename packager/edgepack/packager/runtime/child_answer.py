@@ -6,6 +6,7 @@ from typing import TypeVar
 import msgspec
 
 from edgepack.agent.runtime.child import run_child
+from edgepack.decoding import decode_json
 from edgepack.errors import BuildError
 
 _T = TypeVar("_T")
@@ -38,7 +39,7 @@ def ask_child(
     if ending.answer is None:
         raise BuildError(f"{failed}: {ending.because}", found_in=found_in, remedy=remedy)
     try:
-        return msgspec.json.decode(ending.answer, type=kind)
+        return decode_json(ending.answer, kind)
     except msgspec.MsgspecError as error:
         problem = f"{failed}: its answer cannot be read: {error}"
         raise BuildError(problem, found_in=found_in, remedy=remedy) from error

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from edgepack.agent.runtime.opening import ON_CPU, ProviderSettings
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.agent.runtime.runtime_words import first_line_of
+from edgepack.decoding import decode_json
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.runtime import plain_child
 from edgepack.packager.runtime.deadline import Deadline
@@ -159,4 +160,4 @@ def _ask(process: ProviderProcess, request: Mapping[str, object], deadline: Dead
     if ending.answer is None:
         deadline.check()  # it may have been ended for that
         return _Answer(release="", problem=ending.because)
-    return msgspec.json.decode(ending.answer, type=_Answer)
+    return decode_json(ending.answer, _Answer)

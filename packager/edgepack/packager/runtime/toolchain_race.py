@@ -13,6 +13,7 @@ import msgspec
 from edgepack.agent.runtime.child import keep_stdout_clean, take_request
 from edgepack.agent.runtime.opening import ProviderSettings, open_model_file
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
+from edgepack.decoding import decode_json
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.child_answer import ask_child
@@ -104,7 +105,7 @@ def race_elsewhere(
 
 def main() -> None:
     """Time models. For the child."""
-    request = msgspec.json.decode(take_request(), type=RaceRequest)
+    request = decode_json(take_request(), RaceRequest)
     answers = keep_stdout_clean(request.timeout_s)
     answers.write(msgspec.json.encode(_time(request)) + b"\n")
     answers.flush()

@@ -23,6 +23,7 @@ from edgepack.agent.runtime.probe import ProbeRequest
 from edgepack.agent.runtime.probing import probe_here
 from edgepack.agent.runtime.providers import known_provider, load_runtime, plugin_devices
 from edgepack.bundle.manifest import Placement
+from edgepack.decoding import decode_json
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.runtime.kept_session import (
     KeptSession,
@@ -165,7 +166,7 @@ def try_model(
                 found_in=str(model.name),
                 remedy="another profile for this device, or a report to the provider's vendor",
             )
-        answer = msgspec.json.decode(ending.answer, type=TrialAnswer)
+        answer = decode_json(ending.answer, TrialAnswer)
         if answer.placement is None:
             raise BuildError(answer.problem, found_in=model.name, remedy=answer.remedy or None)
         return Trial(
@@ -180,7 +181,7 @@ def main() -> None:
     end_with_parent()
     answers, kept = redirect_stdout(), KeptSession()
     for line in sys.stdin.buffer:
-        asked = msgspec.json.decode(line, type=Asked)
+        asked = decode_json(line, Asked)
         if asked.load:
             _load(asked.load)
             continue

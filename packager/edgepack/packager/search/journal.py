@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
+from edgepack.decoding import decode_json
 from edgepack.durable import write_file
 from edgepack.text import counted
 
@@ -64,7 +65,7 @@ class Journal:
         if raw is None:
             return None
         try:
-            return msgspec.json.decode(raw, type=kind)
+            return decode_json(raw, kind)
         except msgspec.ValidationError:  # it means something else
             return None
 
@@ -124,8 +125,8 @@ class Journal:
             return
         for text in lines:
             try:
-                line = msgspec.json.decode(text, type=_Line)
-                entry = msgspec.json.decode(line.entry, type=_Entry)
+                line = decode_json(text, _Line)
+                entry = decode_json(line.entry, _Entry)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 self.damaged_lines += bool(text.strip())
                 continue
@@ -137,7 +138,7 @@ class Journal:
 
 def _version_of(header: bytes) -> int | None:
     try:
-        return msgspec.json.decode(header, type=_Header).journal_version
+        return decode_json(header, _Header).journal_version
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 

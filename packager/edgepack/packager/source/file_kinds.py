@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from edgepack.decoding import decode_toml
 from edgepack.errors import BuildError
 from edgepack.packager.graph.protobuf_wire import BYTES, VARINT, fields
 
@@ -30,7 +31,7 @@ class _Kind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 _FILE = resources.files("edgepack.packager.source") / "file_kinds.toml"
-_KINDS = msgspec.toml.decode(_FILE.read_bytes(), type=dict[str, tuple[_Kind, ...]])["kind"]
+_KINDS = decode_toml(_FILE.read_bytes(), dict[str, tuple[_Kind, ...]])["kind"]
 
 
 def check(path: Path) -> None:
