@@ -138,8 +138,9 @@ def test_models_are_listed_gone_back_with_and_removed_by_name(
     assert "release 1 is offered, release 2 was committed here" in done.stderr
 
 
-def test_an_install_that_was_killed_while_it_soaked_gives_way_to_the_next(
-    tmp_path: Path, device: Device, release_keys: Keys
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_an_install_that_was_stopped_while_it_soaked_gives_way_to_the_next(
+    tmp_path: Path, device: Device, release_keys: Keys, number: int
 ) -> None:
     one, two = (make_bundle(tmp_path / f"r{n}", release_keys[0], release=n) for n in (1, 2))
     words = ("install", one.folder, "--config", device.config, "--soak", "3600")
@@ -149,8 +150,10 @@ def test_an_install_that_was_killed_while_it_soaked_gives_way_to_the_next(
     assert process.stderr is not None
     with process.stderr as said:
         assert any("to=SOAKING" in line for line in said)
-        process.kill()
-    process.wait(400)
+        process.send_signal(number)
+        rest = said.read()
+    assert process.wait(400) == (1 if number == signal.SIGINT else -number)
+    assert ("interrupted in SOAKING" in rest) == (number == signal.SIGINT), rest
     done = run("install", two.folder, "--config", device.config, "--soak", "0")
     assert done.returncode == 0, done.stderr
     assert "active    tiny 1.2.0 (release 2)" in done.stdout

@@ -231,7 +231,8 @@ class World:
         return any(order is not None and order.sequence >= sequence for order in orders)
 
     def events(self, kind: str) -> list[Event]:
-        return [event for event in self.journal.outbox if event.kind == kind]
+        """Return the events of all models, by model."""
+        return [one for each in self.models for one in each.journal.outbox if one.kind == kind]
 
     def boot(self) -> Models:
         """Start a new agent process on the same disk."""

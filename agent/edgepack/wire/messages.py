@@ -651,7 +651,8 @@ class Event(Message, frozen=True, kw_only=True):
 
     Attributes:
         at: When, by the device's clock.
-        kind: `transition`, `refused`, `hook`, `warning` or `watch`; a newer device may know more.
+        kind: `transition`, `refused`, `hook`, `wait`, `warning` or `watch`; a newer device may know
+            more.
         model: The model that it is about; "" when it is about the device.
         bundle: The bundle's title.
         from_state, to_state: Of a transition, or of the watch.

@@ -368,6 +368,8 @@ def test_release_that_names_firmware_waits_for_the_end_of_a_trial(
     world.board.answers = {"commit": [hook_says("refuse", "no commit today")]}
     world.updater.orders.offer(releases.firm.order(2, soak_s=60))
     world.settle()
+    waits = [(one.model, one.because) for one in world.events("wait")]
+    assert waits == [("other", "waits until tiny ends its trial of the firmware")]
     assert "no commit today" in world.journal.because
     served = {one.name: one.active and one.active.bundle.release for one in world.models}
     assert served == {"other": 1, "tiny": 1}

@@ -94,6 +94,8 @@ def test_updates_that_do_not_fit_into_memory_at_once_come_one_after_the_other(
         device.now += 0.5
     assert served(device) == {"det": 2, "ocr": 2, "tiny": 2}
     assert most == size
+    waits = [one.because for one in device.events("wait")]
+    assert waits == [f"waits until other updates end: they need {size} bytes of memory"] * 2
 
 
 def test_disk_that_was_promised_to_another_model_is_not_promised_twice(

@@ -106,6 +106,8 @@ def test_old_release_answers_until_the_new_one_is_known_to_agree(
     assert (world.pointer.bundle, world.pointer.shadow) == (releases.two.ref, None)
     event = [one for one in world.events("transition") if one.to_state == "ACTIVATING"][-1]
     assert "74 of 74 spaced inferences agreed with 1.1.0" in event.because
+    (wait,) = world.events("wait")
+    assert "at least 10 of at most 1000 spaced inferences" in wait.because
 
 
 @pytest.mark.parametrize(

@@ -95,9 +95,14 @@ class Actions:
         if TABLE[state].is_on_trial and (because := why_off_trial(self._context)):
             return Ended(outcome="failure", because=because)
         try:
-            return action(self._context)
+            step = action(self._context)
         except NotYetError:
             return Wait(seconds=None)
+        told = self._context.scratch.waits
+        if isinstance(step, Wait) and step.because and step.because not in told:
+            told.add(step.because)
+            self._context.note("wait", step.because)
+        return step
 
     def leave(self) -> None:
         """Forget the action's memory after a change of state or offer."""

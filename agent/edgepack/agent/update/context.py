@@ -55,9 +55,15 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """An action continues later; None waits for a message."""
+    """An action continues later; None waits for a message.
+
+    Attributes:
+        seconds: When to call again at the latest.
+        because: A reason that nobody would expect; reported once. "" for none.
+    """
 
     seconds: float | None
+    because: str = ""
 
 
 Step = Ended | Wait
@@ -98,6 +104,7 @@ class Scratch(msgspec.Struct):
     retry_at: float = 0.0
     manifest_download: ManifestDownload | None = None
     is_judged: bool = False
+    waits: set[str] = msgspec.field(default_factory=set)
     download: Download | None = None
     is_prepared: bool = False
     is_open: bool = False

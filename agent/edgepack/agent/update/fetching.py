@@ -89,24 +89,31 @@ def judge_offer(context: UpdateContext) -> Step:
     if not scratch.is_judged:
         if context.now() < scratch.retry_at:
             return Wait(seconds=scratch.retry_at - context.now())
-        scratch.is_judged = _judge_bundle(context, signature, content, pointer) is not None
-    if scratch.is_judged:
-        if held_up := context.run_hooks("offered", "after"):
-            return held_up
         judged = _judge_bundle(context, signature, content, pointer)
-        if judged is not None:
-            deps.slots.write_file(context.digest, SIGNATURE_FILE, signature)
-            deps.slots.write_file(context.digest, MANIFEST_FILE, content)
-            return judged
+        if isinstance(judged, Wait):
+            return _judge_later(context, judged)
+        scratch.is_judged = True
+    if held_up := context.run_hooks("offered", "after"):
+        return held_up
+    judged = _judge_bundle(context, signature, content, pointer)
+    if isinstance(judged, Wait):
+        return _judge_later(context, judged)
+    deps.slots.write_file(context.digest, SIGNATURE_FILE, signature)
+    deps.slots.write_file(context.digest, MANIFEST_FILE, content)
+    return judged
+
+
+def _judge_later(context: UpdateContext, wait: Wait) -> Wait:
+    scratch = context.scratch
     scratch.is_judged = False
     scratch.retry_at = max(scratch.retry_at, context.now() + MEMORY_WAIT_S)
-    return Wait(seconds=MEMORY_WAIT_S)
+    return Wait(seconds=MEMORY_WAIT_S, because=wait.because)
 
 
 def _judge_bundle(
     context: UpdateContext, signature: bytes, content: bytes, pointer: ActivePointer | None
-) -> Ended | None:
-    """Return steps 4 and 5 of `judge_offer`; None when other updates must end first, for their
+) -> Step:
+    """Return steps 4 and 5 of `judge_offer`; wait when other updates must end first, for their
     room or their firmware, or when the firmware hook is busy.
     """
     deps, model, offer = context.deps, context.model, context.offer
@@ -127,15 +134,16 @@ def _judge_bundle(
         others=model.others.memory_bytes(),
         limit_bytes=config.limits.memory_bytes,
     )
-    if spare_bytes < model.others.coming_bytes():
-        return None
+    if spare_bytes < (coming_bytes := model.others.coming_bytes()):
+        because = f"waits until other updates end: they need {coming_bytes} bytes of memory"
+        return Wait(seconds=MEMORY_WAIT_S, because=because)
     is_compared = offer.shadow is not None and pointer and pointer.digest != context.digest
     if is_compared and (because := why_no_room(context, memory_bytes)):
         raise DeviceError(f"shadow first: {because}")
     context.clear_slots(also_kept=frozenset({context.digest}))
     plan = plan_firmware(context, manifest)
     if isinstance(plan, Wait):
-        return None
+        return plan
     download = Download(deps.slots, context.digest, wanted_files(manifest, names, plan))
     check_room(
         max(0, download.size_bytes - download.allocated_bytes()),

@@ -49,8 +49,8 @@ def plan_firmware(context: UpdateContext, manifest: Manifest) -> FirmwarePlan | 
         kinds = ", ".join(one.kind for one in manifest.facts.firmware)
         kind = f"{settings.installer} {settings.compatible}".rstrip() or "without firmware hook"
         raise DeviceError(f"the release requires firmware for {kinds}; this device is {kind}")
-    if context.model.others.changes_firmware():
-        return Wait(seconds=BUSY_S)
+    if wait := _wait_for_others(context):
+        return wait
     if firmware.version == found.version and (held_up := _run_once(context, "running")):
         if isinstance(held_up, Wait):
             return held_up
@@ -58,6 +58,14 @@ def plan_firmware(context: UpdateContext, manifest: Manifest) -> FirmwarePlan | 
     if firmware.version == found.version:
         return None
     return FirmwarePlan(version=found.version, file=found.file)
+
+
+def _wait_for_others(context: UpdateContext) -> Wait | None:
+    """Return the wait for the end of another update's firmware trial; None without a trial."""
+    name = context.model.others.changes_firmware()
+    if not name:
+        return None
+    return Wait(seconds=BUSY_S, because=f"waits until {name} ends its trial of the firmware")
 
 
 def why_off_trial(context: UpdateContext) -> str:
@@ -82,8 +90,8 @@ def install_firmware(context: UpdateContext) -> Step:
     4. The journal notes the running firmware before the first byte is written.
     """
     plan = _plan(context)
-    if context.model.others.changes_firmware():  # 1
-        return Wait(seconds=BUSY_S)
+    if wait := _wait_for_others(context):  # 1
+        return wait
     if held_up := _run_once(context, "running"):
         return held_up
     running = _running(context)
@@ -152,7 +160,8 @@ def confirm_firmware(context: UpdateContext) -> Step:
             because = f"model {name} is not proven on firmware {running}: {because or 'no probe'}"
             return Ended(outcome="failure", because=because)
     if unproven:
-        return Wait(seconds=BUSY_S)
+        names = ", ".join(unproven)
+        return Wait(seconds=BUSY_S, because=f"waits until {names} is proven on firmware {running}")
     if held_up := _run_once(context, "commit"):
         return held_up
     because = f"{context.journal.because}; firmware {running} is committed with it"

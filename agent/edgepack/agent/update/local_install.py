@@ -7,6 +7,7 @@ from pathlib import Path
 
 from edgepack.agent.update.models import Models
 from edgepack.agent.update.transitions import title
+from edgepack.agent.update.updater import Updater
 from edgepack.bundle.chunks import fixed_chunks, offsets
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
 from edgepack.bundle.verify import VerifiedBundle
@@ -122,6 +123,23 @@ def carry_out(models: Models, link: LocalLink, name: str, order: ModelOrder) -> 
             unchanged.
     """
     updater = models.install(name, order)
+    try:
+        _follow(updater, link)
+    except KeyboardInterrupt:
+        raise DeviceError(
+            f"interrupted in {updater.journal.state}; the order is not finished",
+            remedy="start the agent, which continues the order, or install another release",
+        ) from None
+    journal, wanted = updater.journal, "COMMITTED" if isinstance(order, RunModel) else "REMOVED"
+    if journal.state != wanted:
+        asked = f"'{title(order.bundle)}'" if isinstance(order, RunModel) else f"'{name}'"
+        done = "installed" if isinstance(order, RunModel) else "removed"
+        active = updater.active.bundle if updater.active else None
+        keeps = f"{title(active)} keeps serving" if active else "no release of it serves"
+        raise DeviceError(f"{asked} was not {done} ({journal.state}): {journal.because}; {keeps}")
+
+
+def _follow(updater: Updater, link: LocalLink) -> None:
     while not updater.is_at_rest:
         wait_s = updater.advance()
         if updater.disk_fault:
@@ -131,13 +149,6 @@ def carry_out(models: Models, link: LocalLink, name: str, order: ModelOrder) -> 
             )
         if not link.deliver(updater.accept_chunk):
             time.sleep(MAX_WAIT_S if wait_s is None else min(wait_s, MAX_WAIT_S))
-    journal, wanted = updater.journal, "COMMITTED" if isinstance(order, RunModel) else "REMOVED"
-    if journal.state != wanted:
-        asked = f"'{title(order.bundle)}'" if isinstance(order, RunModel) else f"'{name}'"
-        done = "installed" if isinstance(order, RunModel) else "removed"
-        active = updater.active.bundle if updater.active else None
-        keeps = f"{title(active)} keeps serving" if active else "no release of it serves"
-        raise DeviceError(f"{asked} was not {done} ({journal.state}): {journal.because}; {keeps}")
 
 
 def _check_known(models: Models, name: str) -> None:

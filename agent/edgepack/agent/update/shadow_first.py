@@ -71,7 +71,15 @@ def shadow_first(context: UpdateContext) -> Step:
             outcome="failure",
             because=f"shadow first: undecided after {spent_s:.0f} s{told}{holders}",
         )
-    return Wait(seconds=LOOK_S)
+    return Wait(seconds=LOOK_S, because=_describe_progress(seen.spaced))
+
+
+def _describe_progress(pairs: int) -> str:
+    """Return the progress in powers of ten, so that few messages report the progress."""
+    if pairs == 0:
+        return ""
+    least = 10 ** (len(str(pairs)) - 1)
+    return f"shadow first: at least {least} of at most {MOST_PAIRS} spaced inferences are compared"
 
 
 def why_rolled_back(seen: Shadowed, limit: float, title: str) -> str:

@@ -94,9 +94,10 @@ class Transitions:
         self._notify()
 
     def note(self, kind: str, because: str) -> None:
-        """Report an event that is not a transition: a hook's answer, a warning."""
+        """Report an event that is not a transition: a hook's answer, a wait, a warning."""
         offer = self._model.store.journal.offer
-        log.warning("bundle=%s %s", self.title(offer), because)
+        level = logging.INFO if kind == "wait" else logging.WARNING
+        log.log(level, "bundle=%s %s", self.title(offer), because)
         self.tell(kind, offer, because)
 
     def tell(self, kind: str, order: ModelOrder | None, because: str) -> None:
