@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.simulators.waiting import wait_until
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -50,13 +52,23 @@ def made_user(name: str) -> Iterator[User]:
     Tests run side by side, so the name must hold the id of this process.
     """
     _change_users("useradd", "--system", "--user-group", "--no-create-home", name)
+    uid, gid = (int(_output("id", flag, name)) for flag in ("-u", "-g"))
     try:
-        ids = (int(_output("id", flag, name)) for flag in ("-u", "-g"))
-        uid, gid = ids
         python, environment = _python_for(uid)
         yield User(uid=uid, gid=gid, python=python, environment=environment)
     finally:
+        wait_until(lambda: not _processes_of(uid), f"the processes of {name} end", 0.05)
         _change_users("userdel", name)
+
+
+def _processes_of(uid: int) -> list[str]:
+    """Return the processes of a user; userdel refuses while there are any."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_uid == uid:
+                found.append(folder.name)
+    return found
 
 
 def _change_users(*command: str) -> None:
