@@ -209,3 +209,6 @@ def test_a_script_leads_from_a_dark_scene_to_a_release_that_is_right_in_the_dark
     assert sum(one.startswith("shadow first") for one in accepted) == 3
     shown = edgepack(fleet, "fleet", "samples", "--json")
     assert [one["capture"] for one in json.loads(shown.stdout)] == [asked.capture]
+    undone = edgepack(fleet, "fleet", "capture", "parts", "--wait", "1s")
+    assert undone.returncode == 1, "no camera is there any more"
+    assert "asked" in undone.stdout

@@ -1,5 +1,6 @@
 """The commands `edgepack fleet capture` and `edgepack fleet samples …`."""
 
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,7 +78,11 @@ class Reasons(click.ParamType[tuple[Reason, ...]]):
     help="Public key or certificate to encrypt to. [default: samples.pub in --data, made with its "
     "private key if missing]",
 )
-@click.option("--wait", type=Duration(), help="Wait so long at most until the devices are done.")
+@click.option(
+    "--wait",
+    type=Duration(),
+    help="Wait so long at most until the devices are done; exit code 1 if they are not.",
+)
 @selects
 @asks
 def capture(
@@ -120,6 +125,8 @@ def capture(
         asked = client.sample_requests(model)
         found = next((one for one in asked if one.capture == found.capture), found)
     print_result((found,), as_json, captures_table)
+    if wait is not None and not found.is_over:
+        sys.exit(1)
 
 
 def _own_key(data: Path) -> Path:
