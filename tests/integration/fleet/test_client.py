@@ -1,10 +1,13 @@
 """`FleetClient` against a real fleet: programs can do the same as users."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from edgepack.agent.config import read_config
@@ -15,6 +18,7 @@ from edgepack.errors import FleetError
 from edgepack.fleet import DeviceView, FleetClient, RolloutSettings, Selector
 from edgepack.fleet.enrolment.authority import Authority
 from tests.integration.api_pages import run_examples
+from tests.simulators import warm_programs
 from tests.simulators.pointers import write_pointer
 from tests.unit.agent_runtime.examples import install_model
 
@@ -28,6 +32,31 @@ QUICK = RolloutSettings(waves="1,100%", soak_s=0.2, deadline_s=400.0, gate_evide
 
 def running_versions(views: Iterable[DeviceView]) -> set[str]:
     return {model.active.version for view in views for model in view.models if model.active}
+
+
+def test_a_watcher_outlives_a_restart_of_the_fleet(
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+) -> None:
+    served = serve()
+    fleet = FleetClient(served.url, data=served.data)
+    simulation(served, count=2, group="cameras", prefix="cam")
+    settings = msgspec.structs.replace(QUICK, approve_waves=True)
+    started = fleet.start_rollout(fleet.publish(make_bundle("1.0.0", 1)), CAMERAS, settings)
+    words = ("rollout", "watch", started.rollout, "--url", served.url, "--data", str(served.data))
+    command = [sys.executable, "-m", "edgepack.cli", *words]
+    watcher = warm_programs.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert watcher.stdout is not None
+    assert watcher.stderr is not None
+    assert started.rollout in watcher.stdout.readline()
+    served.wait_until(lambda: "COMMITTED" in fleet.rollout(started.rollout).counts, "wave 1")
+    served.kill()
+    assert "no fleet answers" in watcher.stderr.readline()
+    served.start()
+    fleet.approve_rollout(started.rollout)
+    said, _ = watcher.communicate(timeout=400)
+    assert (watcher.returncode, "FINISHED" in said) == (0, True), said
 
 
 def test_a_program_rolls_a_bundle_out_watches_it_and_takes_it_back(

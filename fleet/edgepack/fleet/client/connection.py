@@ -3,9 +3,11 @@
 import contextlib
 import http.client
 import io
+import logging
 import os
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -20,12 +22,22 @@ from edgepack.fleet.documents.fleet import Refusal
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
 URL_VARIABLE, TOKEN_VARIABLE = "EDGEPACK_FLEET_URL", "EDGEPACK_FLEET_TOKEN"
 DATA_VARIABLE, CA_VARIABLE = "EDGEPACK_FLEET_DATA", "EDGEPACK_FLEET_CA"
 DEFAULT_URL = "http://127.0.0.1:8600"
 _TIMEOUT_S = 60.0
 _UPLOAD_TIMEOUT_S = 900.0
 _PIECE_BYTES = 1024 * 1024
+AWAY_S = 600.0
+"""How long a watcher waits for a fleet that restarts."""
+_AGAIN_S = 1.0
+_PROXY_SAYS_AWAY = (502, 503, 504)
+
+
+class FleetAwayError(FleetError):
+    """Nobody answers where the fleet should serve."""
 
 
 class Connection:
@@ -121,7 +133,7 @@ class Connection:
         try:
             status, content = _exchange(connection, method, path, body, headers)
         except (OSError, http.client.HTTPException) as error:
-            raise FleetError(
+            raise FleetAwayError(
                 f"no fleet answers: {_reason(error)}",
                 found_in=self.url,
                 remedy=f"edgepack fleet serve, or set {URL_VARIABLE} to where one runs",
@@ -136,6 +148,30 @@ class Connection:
             raise FleetError(
                 f"the answer is not from a fleet of this version: {error}", found_in=self.url
             ) from error
+
+
+def ask_patiently(ask: Callable[[], T], patience_s: float = AWAY_S) -> T:
+    """Ask a fleet that may restart meanwhile.
+
+    Args:
+        ask: Sends a request that changes nothing.
+        patience_s: How long to repeat the request while nobody answers, seconds.
+
+    Raises:
+        FleetError: The fleet refuses the request, or stays away.
+    """
+    until = time.monotonic() + patience_s
+    is_told = False
+    while True:
+        try:
+            return ask()
+        except FleetAwayError as error:
+            if time.monotonic() >= until:
+                raise
+            if not is_told:
+                log.warning("%s; asking again for %.0f s", error.problem, patience_s)
+            is_told = True
+            time.sleep(_AGAIN_S)
 
 
 def connect(
@@ -189,7 +225,8 @@ def _refused(status: int, content: bytes, url: str) -> FleetError:
     try:
         refusal = decode_json(content, Refusal)
     except msgspec.DecodeError:
-        return FleetError(f"the fleet answered with HTTP status {status}", found_in=url)
+        kind = FleetAwayError if status in _PROXY_SAYS_AWAY else FleetError
+        return kind(f"the fleet answered with HTTP status {status}", found_in=url)
     return FleetError(refusal.problem, found_in=refusal.found_in, remedy=refusal.remedy)
 
 

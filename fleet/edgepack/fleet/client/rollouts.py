@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from edgepack.fleet.client.connection import Connection
+from edgepack.fleet.client.connection import Connection, ask_patiently
 from edgepack.fleet.client.releases import existing, read_bundle_head
 from edgepack.fleet.documents.previews import PreviewRequest, RollbackPreview, RolloutPreview
 from edgepack.fleet.documents.releases import ReleaseView
@@ -157,7 +157,8 @@ class RolloutMethods:
             The rollout's current state, then each changed state; the last item is the final state.
 
         Raises:
-            FleetError: The rollout does not exist, or the fleet no longer answers.
+            FleetError: The rollout does not exist, nobody serves there, or the fleet did not answer
+                for 10 minutes.
 
         Example:
             ```python
@@ -165,15 +166,13 @@ class RolloutMethods:
             assert last.state == "FINISHED", last.because
             ```
         """
-        seen: RolloutView | None = None
-        while True:
-            view = self.rollout(rollout)
+        view = self.rollout(rollout)
+        yield view
+        while view.state not in STOPPED:
+            time.sleep(every_s)
+            seen, view = view, ask_patiently(lambda: self.rollout(rollout))
             if view != seen:
                 yield view
-            if view.state in STOPPED:
-                return
-            seen = view
-            time.sleep(every_s)
 
     def pause_rollout(self, rollout: str) -> RolloutView:
         """Offer the release to no further device; devices with a running installation continue.

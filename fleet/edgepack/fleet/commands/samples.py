@@ -13,6 +13,7 @@ from rich.text import Text
 
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import FleetError
+from edgepack.fleet.client.connection import ask_patiently
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands.completion import model_names
 from edgepack.fleet.commands.options import Duration, asks, selects
@@ -122,7 +123,7 @@ def capture(
     until = time.monotonic() + (wait or 0.0)
     while wait is not None and not found.is_over and time.monotonic() < until:
         time.sleep(_LOOK_S)
-        asked = client.sample_requests(model)
+        asked = ask_patiently(lambda: client.sample_requests(model))
         found = next((one for one in asked if one.capture == found.capture), found)
     print_result((found,), as_json, captures_table)
     if wait is not None and not found.is_over:
