@@ -106,6 +106,7 @@ def test_release_is_rolled_back_whose_application_hangs_or_dies(
         wait_until(
             lambda: bundle.ref.digest in serving(device.state_dir), "the application serves it"
         )
+        wait_until(lambda: journal().state == "SOAKING", "the release soaks")
         fault()
         wait_until(lambda: journal().state == "ROLLED_BACK", "the release goes back")
         assert because in journal().because

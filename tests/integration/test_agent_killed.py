@@ -34,6 +34,11 @@ def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
     controller.close()
 
 
+def count_hits(killed_in: Counter[str]) -> int:
+    """Count the kills that hit an update, and not a pause between updates."""
+    return sum(count for state, count in killed_in.items() if state not in RESTING)
+
+
 def check_serving(device: Device, public_key: Path, allowed: set[str], name: str = "tiny") -> str:
     """The pointer leads to a slot that is verified and whole, and its model runs."""
     pointer = device.pointer(name)
@@ -86,9 +91,9 @@ def test_kills_leave_the_old_or_the_new_model_serving_and_every_update_completes
         length_s = time.monotonic() - began
         assert check_serving(device, public_key, {new}) == new
         kills = 0
-        while kills < KILLS:
+        while kills < KILLS or count_hits(killed_in) < KILLS // 2:
             old, new = new, offer_next()
-            for _ in range(min(KILLS_AN_UPDATE, KILLS - kills)):
+            for _ in range(KILLS_AN_UPDATE):
                 time.sleep(rng.uniform(0, length_s))
                 device.kill()
                 kills += 1
@@ -107,8 +112,6 @@ def test_kills_leave_the_old_or_the_new_model_serving_and_every_update_completes
             device.stop()
     assert "Traceback" not in device.said()
     assert not list(device.state_dir.rglob(".*")), "temporary files of killed writers"
-    # They did hit the update, not only the pauses between updates.
-    assert sum(killed_in[state] for state in killed_in if state not in RESTING) >= KILLS // 2
     slots = list((device.state_dir / "slots").iterdir())
     assert {slot.name for slot in slots} == {old, new}
 
@@ -153,7 +156,7 @@ def test_kills_at_random_moments_of_two_updates_at_once_lose_neither(
         offer_next()
         wait_committed()
         length_s = time.monotonic() - began
-        while kills < KILLS:
+        while kills < KILLS or count_hits(killed_in) < KILLS // 2:
             offer_next()
             for _ in range(KILLS_AN_UPDATE):
                 time.sleep(rng.uniform(0, length_s))
@@ -175,7 +178,6 @@ def test_kills_at_random_moments_of_two_updates_at_once_lose_neither(
             device.stop()
     assert "Traceback" not in device.said()
     assert not list(device.state_dir.rglob(".*")), "temporary files of killed writers"
-    assert sum(killed_in[state] for state in killed_in if state not in RESTING) >= KILLS // 2
     counters = json.loads((device.state_dir / "releases.json").read_text())["highest"]
     assert counters == dict.fromkeys(names, release)
 

@@ -80,14 +80,15 @@ def test_an_agent_that_aborts_leaves_no_core_file(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes users; CI is root")
 def test_a_process_that_is_not_dumpable_still_reads_its_own_files(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
+    own = f"/tmp/edgepack-own-{os.getpid()}.txt"
     script = (
         "import sys; from pathlib import Path\n"
         "from edgepack.core_files import forbid_core_files; forbid_core_files()\n"
         "from edgepack.agent.state.state_file import read_shared\n"
-        "Path('/tmp/edgepack-own.txt').write_text('mine')\n"
-        "print(read_shared(Path('/tmp/edgepack-own.txt')))\n"
+        f"own = Path({own!r}); own.write_text('mine')\n"
+        "print(read_shared(own))\n"
         "print(len(list(Path('/proc/self/fd').iterdir())) > 2)\n"
-        "Path('/tmp/edgepack-own.txt').unlink()\n"
+        "own.unlink()\n"
     )
     with made_user(f"edgepack-core-{os.getpid()}") as user:
         started = user.popen([user.python, "-c", script], stdout=subprocess.PIPE)

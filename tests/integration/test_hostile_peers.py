@@ -238,7 +238,7 @@ def test_a_party_that_hangs_drips_or_floods_ends_with_a_clear_error(
     peer = play(party.answer, way)
     with pytest.raises(party.errors) as caught:
         party.ask(peer.port, tmp_path)
-    assert peer.asked.is_set()
+    assert peer.asked.wait(60)
     assert str(caught.value).strip()
     assert not (tmp_path / "out").exists()
 

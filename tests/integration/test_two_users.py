@@ -105,7 +105,7 @@ def serve(
             assert application.stdout is not None
             assert application.stdout.readline() == b"open\n", application.communicate()
             order = bundles[1].order(
-                2, min_inferences=INFERENCES, deadline_s=400 if is_member else 5
+                2, min_inferences=INFERENCES, deadline_s=400 if is_member else 15
             )
             controller.offer(DEVICE, bundles[1].desired_of(order))
             ended = controller.wait_for(

@@ -193,7 +193,7 @@ def test_the_access_rules_know_several_controllers_and_whoever_leads(
     assert tls_fleet.broker is not None
     tls_fleet.broker.send_signal(signal.SIGHUP)  # it reads the access rules anew
     url = tls_fleet.arguments[tls_fleet.arguments.index("--broker") + 1]
-    arguments = ("--broker", url, "--database", postgresql.empty_database(), "--lease", "1")
+    arguments = ("--broker", url, "--database", postgresql.empty_database(), "--lease", "10")
     both = [FleetProcess(tls_fleet.data, *arguments).start() for _ in range(2)]
     try:
         first, second = (one.info() for one in both)

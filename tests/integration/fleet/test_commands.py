@@ -393,7 +393,7 @@ def _connect(config: AgentConfig, heard: list[str]) -> mqtt.Client:
     client.on_message = lambda _c, _u, message: heard.append(message.topic)
     client.connect_somewhere()
     client.loop_start()
-    assert connected.wait(5)
+    assert connected.wait(400)
     return client
 
 

@@ -90,11 +90,11 @@ def test_another_controller_fetches_from_a_registry_what_a_dead_one_had(
     with registry(tmp_path, tls=str(authority)) as server:
         place = f"oci://127.0.0.1:{server.port}/models/digits:1.0.0"
         pushed = run("push", bundle, place, "--ca-file", tmp_path / "ca.pem")
-        first = apart.start(*own(tmp_path / "one"))
+        first = apart.start(*own(tmp_path / "one"), "--lease", "4")
         release = publish(apart.fleets[first], place)
         assert release.source in pushed
         assert "@sha256:" in release.source
-        second = apart.start(*own(tmp_path / "two"))
+        second = apart.start(*own(tmp_path / "two"), "--lease", "4")
         fleet = apart.fleets[second]
         simulation(fleet, count=12)
         assert apart.leader == first

@@ -174,8 +174,7 @@ def test_a_leader_that_hangs_and_wakes_up_says_and_writes_nothing(
     simulation: Callable[..., Simulation],
     make_bundle: Callable[..., Path],
 ) -> None:
-    first = processes.start()
-    second = processes.start()
+    first, second = (processes.start("--lease", "4") for _ in range(2))
     assert processes.leader == first
     fleet = processes.fleets[second]
     simulation(fleet, count=12)

@@ -40,7 +40,7 @@ def test_a_broker_that_restarts_in_the_middle_of_a_wave(
 ) -> None:
     user = (f"user {getpass.getuser()}", f"persistence_location {tmp_path}/")
     broker = Mosquitto(tmp_path, "allow_anonymous true", *user, *lasting).start()
-    fleet = serve("--broker", broker.url, "--bandwidth", "1500kB/s")
+    fleet = serve("--broker", broker.url, "--bandwidth", "750kB/s")
     simulation(fleet, count=4)
     name = in_the_middle(fleet, make_bundle(size_bytes=SIZE_BYTES))
     broker.stop()
@@ -55,15 +55,15 @@ def test_a_broker_that_restarts_in_the_middle_of_a_wave(
 def test_a_depot_that_restarts_in_the_middle_of_a_wave_goes_on(
     serve: Serve, simulation: Simulate, make_bundle: MakeBundle, mosquitto: Mosquitto
 ) -> None:
-    fleet = serve("--broker", mosquitto.url, "--bandwidth", "1500kB/s")
+    fleet = serve("--broker", mosquitto.url, "--bandwidth", "750kB/s")
     simulation(fleet, count=4)
     name = in_the_middle(fleet, make_bundle(size_bytes=SIZE_BYTES))
     fleet.kill()
     fleet.start()
     view = fleet.wait_for(name, "FINISHED", "PAUSED")
     assert view.counts == {"COMMITTED": 4}, view
-    # What lacked once for the device that asked first, and once for the others.
-    assert sent_bytes(fleet) < 1.4 * SIZE_BYTES
+    # What lacked at most for the first device, for some, and for the others; not for each of four.
+    assert sent_bytes(fleet) < 2.1 * SIZE_BYTES
 
 
 def test_a_fifth_of_all_chunks_is_lost_and_every_device_has_the_bundle(

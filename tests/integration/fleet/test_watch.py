@@ -80,13 +80,14 @@ def test_release_that_goes_wrong_after_the_commit_is_left_and_the_fleet_shows_th
         start_agent(fleet, device)
     built = [build(tmp_path / "built", key_prefix.with_suffix(".key"), n) for n in (0, 1)]
     fleet.wait_until(lambda: fleet.info().online == len(DEVICES), "the agents are online")
-    first = fleet.roll_out(built[0], to=CAMERAS, waves="100%")
+    first = fleet.roll_out(built[0], to=CAMERAS, waves="100%", deadline_s=400.0)
     fleet.wait_for(first, "FINISHED")
     applications |= {device: Application(tmp_path / device) for device in DEVICES}
     states = [tmp_path / device / "state" for device in DEVICES]
     fleet.wait_until(lambda: all(any(serving(state)) for state in states), "all serve")
     applications["dying"].fault = DYING
-    second = fleet.roll_out(built[1], to=CAMERAS, waves="100%", soak_s=1, max_failed_share=1.0)
+    asked = {"soak_s": 1, "max_failed_share": 1.0, "deadline_s": 400.0}
+    second = fleet.roll_out(built[1], to=CAMERAS, waves="100%", **asked)
     fleet.wait_for(second, "FINISHED", "PAUSED", "ABORTED")
 
     # On a busy machine, the application dies the third time after the soak.

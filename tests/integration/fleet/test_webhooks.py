@@ -111,6 +111,7 @@ def test_what_happens_to_a_rollout_is_told_signed_and_again_until_it_is_taken(
     assert told["device.failed"]["because"]
     assert told["rollout.breach"]["numbers"]["gate"] == "failures"
     assert {data["tenant"] for data in told.values()} == {"default"}
+    fleet.wait_until(lambda: fleet.client.webhooks()[0].delivered == len(ids), "all are counted")
     (view,) = fleet.client.webhooks()
     assert (view.delivered, view.skipped, view.failures, view.because) == (len(ids), 0, 0, "")
     acts = [entry for entry in fleet.client.audit() if entry.action == "webhook.add"]
