@@ -145,7 +145,8 @@ def test_an_install_that_was_stopped_while_it_soaked_gives_way_to_the_next(
     one, two = (make_bundle(tmp_path / f"r{n}", release_keys[0], release=n) for n in (1, 2))
     words = ("install", one.folder, "--config", device.config, "--soak", "3600")
     # A shell starts what it puts into the background with SIGINT ignored, and children inherit it.
-    command = ["env", "--default-signal=INT", sys.executable, "-m", "edgepack.agent.cli", *words]
+    program = (sys.executable, "-m", "edgepack.agent.cli")
+    command: list[str | Path] = ["env", "--default-signal=INT", *program, *words]
     process = warm_programs.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     with process.stderr as said:
