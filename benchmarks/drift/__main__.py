@@ -64,7 +64,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         features: Features of a build.
         months: Simulated months without a shift.
         false_months: Months with a change, by the light of the days.
-        harmed_months: Months in which a device stated harm.
+        harmed_months: Months in which a device stated harm, by the light of the days.
         found: Results by shift.
         is_fresh: Whether nothing was developed on the model.
     """
@@ -73,7 +73,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     features: int
     months: int
     false_months: dict[str, int]
-    harmed_months: int
+    harmed_months: dict[str, int]
     found: tuple[Found, ...]
     is_fresh: bool
 
@@ -106,7 +106,7 @@ def _measure(number: int, builds: int, months: int) -> Row:
     pools = {name: sketch_pool(subject, shift) for name, shift in conditions.items()}
     plain = [light_name(1.0)]
     false_months = {"still": 0, "dusk": 0}
-    harmed = 0
+    harmed_months = dict(false_months)
     found: dict[str, list[tuple[bool, bool, float | None]]] = {}
     for seed in range(builds):
         for light, listed in (("still", plain), ("dusk", list(lights))):
@@ -116,7 +116,7 @@ def _measure(number: int, builds: int, months: int) -> Row:
                     build, 1000 * seed + month, is_dusk=light == "dusk"
                 )
                 false_months[light] += changed
-                harmed += is_harmed
+                harmed_months[light] += is_harmed
         build = draw_build(subject, pools, plain, seed)
         for name, result in _find(subject, build, seed).items():
             found.setdefault(name, []).append(result)
@@ -127,7 +127,7 @@ def _measure(number: int, builds: int, months: int) -> Row:
         features=len(build.features),
         months=builds * months * 2,
         false_months=false_months,
-        harmed_months=harmed,
+        harmed_months=harmed_months,
         found=tuple(
             Found(
                 shift=name,
@@ -192,8 +192,8 @@ its numbers and the estimate of losses were fixed. The estimate was developed on
 and on one that is not shown (orientation of lines): their numbers are no evidence. Of recognizers,
 only the script is measured.
 
-| model | features | false changes, still light | in dusk | months with stated harm |
-| --- | ---: | ---: | ---: | ---: |"""
+| model | features | changes, still light | in dusk | stated harm, still light | in dusk |
+| --- | ---: | ---: | ---: | ---: | ---: |"""
 
 _LIMITS = """
 ## Limits
@@ -223,9 +223,8 @@ def _page(rows: list[Row]) -> str:
     lines = [_HEAD]
     for row in rows:
         half = row.months // 2
-        still, dusk = (f"{row.false_months[light]} of {half}" for light in ("still", "dusk"))
-        harmed = f"{row.harmed_months} of {row.months}"
-        told = (still, dusk, harmed) if row.months else ("–",) * 3
+        counts = (*row.false_months.values(), *row.harmed_months.values())
+        told = [f"{count} of {half}" if half else "–" for count in counts]
         lines.append(f"| {_titled(row)} | {row.features} | {' | '.join(told)} |")
     for title, of in (("Fresh models", True), ("Other models", False)):
         lines += ["", f"{title}:", "", *_summary([one for one in rows if one.is_fresh == of])]
@@ -245,9 +244,13 @@ def _summary(rows: list[Row]) -> list[str]:
     large = [one for one in found if one.lost >= 2 * _ALARM_POINTS]
     some = [one for one in found if one.lost >= _ALARM_POINTS]
     harmless = [one for one in found if abs(one.lost) < _HARMLESS]
-    near = f"{sum(one.near for one in large)} of {_devices(large)} devices"
+    near = sum(one.near for one in large)
+    seen = sum(round(one.in_a_day * len(one.stated)) for one in large)
     return [
-        f"- Losses of 10 points or more: {near} state half to double the loss.",
+        f"- Losses of 10 points or more: {seen} of {_devices(large)} devices see a change within "
+        "a day.",
+        f"- Of these, {_stated(large)} of {_devices(large)} devices state harm, "
+        f"{near} of these half to double the loss.",
         f"- Losses of 5 points or more: {_stated(some)} of {_devices(some)} devices state harm.",
         f"- Losses below 1 point: {_stated(harmless)} of {_devices(harmless)} devices state harm.",
     ]

@@ -14,10 +14,8 @@ def drift_lines(drift: Drift) -> tuple[str, ...]:
 
 
 def harm_words(loss: float) -> str:
-    """Return the loss that a fallen confidence shows, in words."""
-    return (
-        f"the confidence fell, which costs about {loss:.0%} of the right answers (half to double)"
-    )
+    """Return the loss that is estimated from a fallen confidence, in words."""
+    return f"the confidence fell; estimated loss: {loss:.0%} of the right answers"
 
 
 def _describe(feature: FeatureDrift) -> str:

@@ -181,7 +181,8 @@ ROWS: dict[Symptom, Row] = {
     "harm": Row(
         title="a drift costs right answers",
         measurement="confidence in windows of 10 minutes, against the device's own first day",
-        evidence="a loss of 5 % in 3 windows in a row, or over a day; a false report in 100 months",
+        evidence="a loss of 5 % in 3 windows in a row, or over a day; set for a false report in "
+        "100 months",
         steps=("report",),
         restart="windows are kept on the disk",
         judge=lambda seen: evidence.certain(seen.harm),
