@@ -106,7 +106,7 @@ def _measure(number: int, builds: int, months: int) -> Row:
     pools = {name: sketch_pool(subject, shift) for name, shift in conditions.items()}
     plain = [light_name(1.0)]
     false_months = {"still": 0, "dusk": 0}
-    harmed_months = dict(false_months)
+    harmed_months = {"still": 0, "dusk": 0}
     found: dict[str, list[tuple[bool, bool, float | None]]] = {}
     for seed in range(builds):
         for light, listed in (("still", plain), ("dusk", list(lights))):
@@ -249,8 +249,7 @@ def _summary(rows: list[Row]) -> list[str]:
     return [
         f"- Losses of 10 points or more: {seen} of {_devices(large)} devices see a change within "
         "a day.",
-        f"- Of these, {_stated(large)} of {_devices(large)} devices state harm, "
-        f"{near} of these half to double the loss.",
+        f"  {_stated(large)} devices state harm, {near} of them half to double the loss.",
         f"- Losses of 5 points or more: {_stated(some)} of {_devices(some)} devices state harm.",
         f"- Losses below 1 point: {_stated(harmless)} of {_devices(harmless)} devices state harm.",
     ]

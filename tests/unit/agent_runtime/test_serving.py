@@ -1,5 +1,7 @@
 """Serving: the pointer decides the release, and no failure of a new model affects inferences."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +38,39 @@ def test_the_active_model_runs_and_tells_what_it_is(tmp_path: Path) -> None:
         assert model.outputs[0].name == "y"
     with pytest.raises(ValueError, match="the model is closed"):
         model.run(make_inputs(1)[0])
+
+
+OPEN_IN_THREADS = """
+import sys, threading
+from pathlib import Path
+import numpy as np
+from edgepack.agent import open_model
+
+sys.setswitchinterval(1e-6)
+start = threading.Barrier(8)
+outputs = []
+
+def use():
+    start.wait()
+    with open_model("tiny", Path(sys.argv[1])) as model:
+        feeds = {one.name: np.ones(one.shape, one.dtype) for one in model.inputs}
+        outputs.extend(model.run(feeds))
+
+threads = [threading.Thread(target=use) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(*outputs)
+"""
+
+
+def test_threads_of_a_new_process_open_the_model_at_the_same_time(tmp_path: Path) -> None:
+    write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0))
+    command = [sys.executable, "-c", OPEN_IN_THREADS, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == ["y"] * 8
 
 
 def test_the_state_folder_may_come_from_the_environment(
