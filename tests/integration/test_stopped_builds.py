@@ -1,19 +1,26 @@
 """A build that is stopped, or with a full disk, leaves the previous files and nothing else."""
 
+import io
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.agent.runtime.opening import ON_CPU
+from edgepack.bundle.golden import write_golden
+from edgepack.cli import cli
 from edgepack.errors import BuildError
 from edgepack.packager.pipeline.build import build_bundle
 from edgepack.packager.pipeline.request import derive_request
@@ -84,6 +91,46 @@ def test_ctrl_c_in_any_phase_exits_130_and_leaves_the_old_bundle(
     assert b"Traceback" not in errors
     assert [path.name for path in folder.iterdir()] == [output.name]
     assert output.read_bytes() == yesterday.read_bytes()
+
+
+@pytest.fixture
+def signal_handlers() -> Iterator[None]:
+    """Restore the handlers that a command sets in this process."""
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for one, handler in before.items():
+        signal.signal(one, handler)
+
+
+def _is_stopped_in_a_zip_file(*_: object) -> None:
+    with zipfile.ZipFile(io.BytesIO(), "w") as file:
+        half = file.open("half", "w")
+        signal.raise_signal(signal.SIGINT)  # The end of the block raises ValueError instead.
+        half.close()
+
+
+class _Finalized:
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def _is_stopped_in_a_finalizer(*given: Any) -> None:
+    _Finalized()
+    write_golden(*given)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("place", [_is_stopped_in_a_zip_file, _is_stopped_in_a_finalizer])
+@pytest.mark.usefixtures("signal_handlers")
+def test_ctrl_c_exits_130_where_python_replaces_or_drops_the_exception(
+    material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Callable[..., None]
+) -> None:
+    monkeypatch.setattr("edgepack.packager.bundling.assemble.write_golden", place)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    output = tmp_path / "small-1.0.0.edgepack"
+    done = CliRunner().invoke(cli, _words(material, output, "fp32"))
+    assert (done.exit_code, "stopped by SIGINT" in done.stderr) == (130, True), done.output
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_that_fills_up_anywhere_leaves_the_old_bundle(

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, cast, get_args
+from typing import Any, cast, get_args
 
 import click
 
@@ -30,6 +30,7 @@ from edgepack.packager.pipeline.build import BuildResult, build_bundle
 from edgepack.packager.pipeline.describe_model import describe_model
 from edgepack.packager.pipeline.request import BuildOptions, Option, derive_request
 from edgepack.packager.profiles.schema import Preference
+from edgepack.packager.progress import BuildStep
 from edgepack.packager.search.combinations import parse_searched
 from edgepack.packager.search.journal import journal_folder
 from edgepack.packager.source.fixed_inputs import parse_value
@@ -93,14 +94,15 @@ def build(model: Path, config: Path | None, as_json: bool, **given: Any) -> None
         "toolchains": dict(map(parse_toolchain, given["toolchains"])),
         "search": tuple(map(parse_searched, given["search"])),
     }
+    stop = _Stop()
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _stop)
+            signal.signal(number, stop)
     confirmed = TrustedCodeFile()
     given["trust_config"] = given["trust_config"] or confirmed.read()
     while True:
         try:
-            result = _build(model, cast(BuildOptions, given))
+            result = _build(model, cast(BuildOptions, given), stop)
             break
         except UntrustedCodeError as error:
             if not _confirm(error.code):
@@ -120,11 +122,34 @@ def build(model: Path, config: Path | None, as_json: bool, **given: Any) -> None
     print_summary(result)
 
 
-def _build(model: Path, options: BuildOptions) -> BuildResult:
+class _Stop:
+    """The end by way of every `finally`, so that a stopped build leaves nothing behind.
+
+    Attributes:
+        signal: The signal that came; None before.
+    """
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal. Nothing is printed, since a print may be under way."""
+        self.signal = signal.Signals(number)
+        self.check()
+
+    def check(self) -> None:
+        """Raise if a signal came: Python drops what a handler raises in a finalizer."""
+        if self.signal is not None:
+            raise SystemExit(128 + self.signal)
+
+
+def _build(model: Path, options: BuildOptions, stop: _Stop) -> BuildResult:
     """Build a bundle and show progress.
 
     Raises:
         EdgepackError: See `build_bundle`.
+        SystemExit: A signal came. Any error after it, such as that of a file which was left half
+            written, comes from the stop.
     """
     request = derive_request(model, options)
     if is_open_to_others(Path(request.key)):
@@ -134,10 +159,18 @@ def _build(model: Path, options: BuildOptions) -> BuildResult:
         )
     try:
         with show_progress() as progress:
-            return build_bundle(request, progress)
-    except SystemExit:
+
+            def stoppable(step: BuildStep) -> None:
+                progress(step)
+                stop.check()
+
+            return build_bundle(request, stoppable)
+    except BaseException:
+        if stop.signal is None:
+            raise
+        click.echo(f"stopped by {stop.signal.name}", err=True)
         _tell_what_is_kept(request.output)
-        raise
+        raise SystemExit(128 + stop.signal) from None
 
 
 def _confirm(code: Sequence[NamedCode]) -> bool:
@@ -203,9 +236,3 @@ def _tell_what_is_kept(output: Path) -> None:
     folder = journal_folder(output)
     if folder.is_dir():
         click.echo(f"what was measured is in {folder}: the same command goes on there", err=True)
-
-
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    """End by way of every `finally`, so that a stopped build leaves nothing behind."""
-    click.echo(f"stopped by {signal.Signals(number).name}", err=True)
-    sys.exit(128 + number)

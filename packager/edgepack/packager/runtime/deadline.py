@@ -119,6 +119,10 @@ class Deadline:
         signal.setitimer(signal.ITIMER_REAL, max(left_s, _SOONEST_S))
         try:
             yield
+        except Exception as error:  # such as that of a file which the signal left half written
+            if self.is_over:
+                raise OutOfTimeError from error
+            raise
         finally:
             passed_s = time.monotonic() - began_s
             signal.setitimer(
