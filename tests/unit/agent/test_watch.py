@@ -299,7 +299,11 @@ def slow_down(
         pace = pace.plus(window(releases.two, good=50, length_s=60.0).telemetry[0], 60.0)
     world.paces[releases.two.ref.digest] = pace
     world.probe_ms = dict(probe_ms)
-    return watch(world, window(releases.two, good=20, ms=ms, length_s=10.0), turns=4)
+    return watch(world, slow(releases, ms), turns=4)
+
+
+def slow(releases: Releases, ms: float = 50.0) -> Collected:
+    return window(releases.two, good=20, ms=ms, length_s=10.0)
 
 
 @pytest.mark.parametrize(
@@ -307,6 +311,7 @@ def slow_down(
     [
         (50.0, {}, (2, "cpu-vnni")),  # real inputs are slow
         (50.0, {"cpu": 50.0}, (2, "cpu-vnni")),  # the serving variant is slow
+        (50.0, {"cpu": 3.0, "cpu-vnni": 3.0}, (2, "cpu-vnni")),  # real inputs, on a busy device
         (50.0, {"cpu": 50.0, "cpu-vnni": 40.0}, (2, "cpu")),  # the whole device is
         (5.0, {}, (2, "cpu")),  # not grossly, so not in half a minute
     ],
@@ -320,6 +325,26 @@ def test_a_release_that_becomes_slow_is_left_for_a_faster_one_alone(
     if told.symptom:
         assert "50.0 times as long as before" in told.because
     assert now[1] == "cpu-vnni" or not told.symptom or "takes 40.0 ms" in told.because
+
+
+def test_what_was_slow_while_the_device_was_busy_is_tried_again_after_waits_that_double(
+    two: World, releases: Releases
+) -> None:
+    told = slow_down(two, releases, ms=50.0, probe_ms={"cpu": 50.0, "cpu-vnni": 40.0})
+    assert (serves(two), told.state, told.acts) == ((2, "cpu"), "DEGRADED", 0)
+    tries = two.probed["cpu-vnni"]
+    for wait_s in (300.0, 600.0):
+        for so_far in (0.0, wait_s - 100.0):
+            two.now += so_far
+            watch(two, slow(releases), turns=3)
+            assert two.probed["cpu-vnni"] == tries
+        two.now += 100.0
+        watch(two, slow(releases), turns=3)
+        tries += 1
+        assert two.probed["cpu-vnni"] == tries
+    two.probe_ms = {}
+    two.now += 1200.0
+    assert watch(two, slow(releases), turns=3).chosen == "cpu-vnni of 1.2.0"
 
 
 def test_a_release_whose_next_variant_is_as_slow_is_left_for_the_previous_release(

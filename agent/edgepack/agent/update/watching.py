@@ -29,7 +29,7 @@ from edgepack.agent.update.transitions import MAX_TEXT, Transitions
 from edgepack.agent.watch.evidence import describe_harm
 from edgepack.agent.watch.ledger import Ledger
 from edgepack.agent.watch.observed import Observed
-from edgepack.agent.watch.slowness import INTERVALS, continue_past
+from edgepack.agent.watch.slowness import INTERVALS, continue_past, slowdown_of
 from edgepack.agent.watch.table import ROWS, STATES, Symptom, judge_all
 from edgepack.wire.messages import Choice, ProbeResult, RunModel, Watched
 
@@ -65,6 +65,7 @@ class Watcher:
         self._found: list[Symptom] = []
         self._damage: Evidence | None = None
         self._heat, self._hot_at = "", -math.inf
+        self._cancelled, self._retry_at = 0, context.now() + self._retry_s(0)
         self.trouble = ""
         self.heard: list[str] = []
 
@@ -212,8 +213,9 @@ class Watcher:
             self._heal(pointer, transitions)
 
     def _is_open(self, symptom: Symptom, pointer: ActivePointer) -> bool:
-        """Check whether a symptom has an action that was not tried yet."""
-        is_tried = f"{symptom} {name_pointer(pointer)}" in self._memory.tried
+        """Check whether a symptom has an action that was not tried yet, or is due again."""
+        key = f"{symptom} {name_pointer(pointer)}"
+        is_tried = key in self._memory.tried and self._context.now() < self._retry_at
         is_known = is_tried or symptom in self._memory.shared
         return "variant" in ROWS[symptom].steps and not is_known
 
@@ -359,29 +361,29 @@ class Watcher:
     def _most_ms(self, pointer: ActivePointer) -> float | None:
         """Return the latency that another variant may have, milliseconds; None if none is needed.
 
-        Only slowness limits the latency. The release is slow on real inputs if the serving variant
-        is as fast as ever on golden samples; else the device is slow, and another variant must be
-        faster on the slow device.
+        Only slowness limits the latency. The device is slow if golden samples, which the serving
+        variant runs again, explain the slowness; another variant must be faster on the slow device.
+        Otherwise the release is slow on real inputs.
 
         Raises:
             NotYetError: A probe is under way.
         """
         if self._memory.told.symptom != "slow":
             return float("inf")
-        serving, limit = pointer.choice.chosen, self._settings.slowdown
+        serving, limit = pointer.choice.chosen, max(self._settings.slowdown, 1.0)
         own = choose_again(self._context, pointer, self._evidence, only=serving)
-        recent = self._ledger.recent if self._ledger else ()
-        is_slow = any(symptom == "slow" for symptom, _ in judge_all(self._observe()))
+        recent, observed = self._ledger.recent if self._ledger else (), self._observe()
+        is_slow = any(symptom == "slow" for symptom, _ in judge_all(observed))
         if not recent or not is_slow:
             return None
         fresh, usual = _probe_of(own, serving), _probe_of(pointer.choice, serving)
         if fresh is None:
             return float("inf")  # The variant is not even right any more.
-        is_device_slow = usual is not None and (
-            (fresh.latency_ms or 0.0) >= limit * (usual.latency_ms or float("inf"))
-        )
-        now_ms = (fresh.latency_ms or 0.0) if is_device_slow else recent[-1].latency_ms
-        return now_ms / max(limit, 1.0)
+        now_ms, golden_ms = recent[-1].latency_ms, fresh.latency_ms or 0.0
+        of_device = golden_ms / ((usual and usual.latency_ms) or float("inf"))
+        of_inferences = slowdown_of(observed.before, now_ms, limit)
+        is_device_slow = of_device >= max(limit, of_inferences / limit)
+        return (golden_ms if is_device_slow else now_ms) / limit
 
     def _finish(self, pointer: ActivePointer, transitions: Transitions) -> None:
         """Save and report what serves instead."""
@@ -405,18 +407,29 @@ class Watcher:
             transitions.move("ROLLED_BACK", told.because, watch=note, **changes)
 
     def _cancel(self, pointer: ActivePointer, because: str, transitions: Transitions) -> None:
-        """Keep the variant that serves, and report the symptom."""
+        """Keep the variant that serves, and report the symptom.
+
+        The device may have been busy, or short of memory, while others were probed: as long as the
+        symptom lasts, they are tried again, after waits that double up to a day.
+        """
         note, key = self._memory, name_pointer(pointer)
         symptom = note.told.symptom
         told = msgspec.structs.replace(
             note.told,
+            acts=max(0, note.told.acts - 1),
             state=STATES["HEALING"].done or "DEGRADED",
             because=f"{note.told.because}; {because}"[:MAX_TEXT],
         )
         left = {name: why for name, why in note.left.items() if name != key}
         self._evidence = Evidence()
-        tried = (*note.tried, f"{symptom} {key}")
+        tried = tuple(dict.fromkeys((*note.tried, f"{symptom} {key}")))
+        self._retry_at = self._context.now() + self._retry_s(self._cancelled)
+        self._cancelled += 1
         transitions.watch(msgspec.structs.replace(note, told=told, left=left, tried=tried))
+
+    def _retry_s(self, cancelled: int) -> float:
+        """Return the seconds until another try, after so many that found nothing better."""
+        return min(INTERVALS * self._settings.interval_s * 2.0**cancelled, CALM_DAY_S)
 
     def _degrade(
         self, pointer: ActivePointer, symptom: Symptom, because: str, transitions: Transitions
@@ -456,6 +469,7 @@ class Watcher:
         rest = msgspec.structs.replace(rest, acts=told.acts)
         if told.state == "DEGRADED" and told != rest and calm_s >= self._settings.calm_s:
             note = msgspec.structs.replace(note, told=rest, tried=())
+            self._cancelled = 0
             transitions.watch(note)
         elif told.acts and calm_s >= CALM_DAY_S:
             told = msgspec.structs.replace(told, acts=0)

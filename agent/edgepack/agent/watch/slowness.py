@@ -104,10 +104,28 @@ def continue_past(left: Pace, own: Pace, allowed: float) -> Pace:
         own: Pace of the variant that took over.
         allowed: Tolerated ratio of latencies.
     """
-    least_ms = min((one.latency_ms for one in left.intervals), default=0.0)
-    ratios = [one.latency_ms / least_ms for one in left.intervals]
-    usual = left.intervals[: len(ratios) - _count_slow(ratios, allowed)]
-    return msgspec.structs.replace(left, intervals=(*usual, *own.intervals))
+    return msgspec.structs.replace(
+        left, intervals=(*_before_slowness(left, allowed), *own.intervals)
+    )
+
+
+def slowdown_of(past: Pace, now_ms: float, allowed: float) -> float:
+    """Return how many times as long as usual inferences take; 1 without a past.
+
+    Args:
+        past: Pace until now, with the slow intervals at its end.
+        now_ms: Latency of now, milliseconds.
+        allowed: Tolerated ratio of latencies.
+    """
+    usual = sorted(one.latency_ms for one in _before_slowness(past, allowed))
+    return now_ms / usual[len(usual) // 2] if usual else 1.0
+
+
+def _before_slowness(past: Pace, allowed: float) -> tuple[Interval, ...]:
+    """Return the intervals without the slow intervals at their end."""
+    least_ms = min((one.latency_ms for one in past.intervals), default=0.0)
+    ratios = [one.latency_ms / least_ms for one in past.intervals]
+    return past.intervals[: len(ratios) - _count_slow(ratios, allowed)]
 
 
 def _count_slow(ratios: Sequence[float], limit: float) -> int:
