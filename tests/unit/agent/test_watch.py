@@ -13,6 +13,7 @@ from edgepack.agent.state.holders import Death, Held, Holders
 from edgepack.agent.telemetry.collector import Collected, Trouble
 from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.update.journal import WatchNote
+from edgepack.agent.update.work import InlineWorker, Job, Work
 from edgepack.agent.watch.table import ROWS, STATES, Symptom, WatchState, markdown, mermaid
 from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import Drift, Outcomes, RemoveModel, Telemetry, Watched
@@ -134,6 +135,29 @@ def test_bad_inferences_lead_to_the_next_variant_then_the_previous_release_and_b
     told = watch(two, window(releases.two, **bad), turns=150)
     assert (told.state, serves(two)) == ("DEGRADED", (2, "cpu"))
     assert "is to blame" in told.because, "the watch remembers"
+
+
+def test_probes_that_take_minutes_are_not_repeated_each_minute(
+    two: World, releases: Releases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The facts of the device are compared each minute meanwhile."""
+
+    class SlowJob(Job):
+        def __init__(self, work: Work) -> None:
+            super().__init__(work)
+            self.do()
+            self.ends = two.now + 45.0
+
+        @property
+        def is_done(self) -> bool:
+            return two.now >= self.ends
+
+    monkeypatch.setattr(InlineWorker, "begin", lambda _, work: SlowJob(work))
+    two.wrong = {"cpu-vnni"}
+    two.probed.clear()
+    watch(two, window(releases.two, failed=50), turns=100)
+    assert serves(two) == (1, "cpu")
+    assert two.probed == {"cpu-vnni": 1, "cpu": 1}
 
 
 @pytest.mark.parametrize(

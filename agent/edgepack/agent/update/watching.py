@@ -9,20 +9,17 @@ import math
 
 import msgspec
 
-from edgepack.agent.runtime.basis import basis_of, describe_change
-from edgepack.agent.runtime.providers import why_nothing_runs
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.telemetry.pace import Pace
+from edgepack.agent.update.basis_watch import BasisWatch, degraded, moved_to
 from edgepack.agent.update.choosing import (
     check_files,
     choose_again,
-    is_gone,
-    lacks_files,
     probe_afresh,
     repoint,
 )
 from edgepack.agent.update.context import Evidence, NotYetError, UpdateContext, Wait
-from edgepack.agent.update.journal import NOTHING_SERVES, WatchNote
+from edgepack.agent.update.journal import WatchNote
 from edgepack.agent.update.observing import observe_serving
 from edgepack.agent.update.remembering import name_pointer, name_variant, title_variant
 from edgepack.agent.update.transitions import MAX_TEXT, Transitions
@@ -35,10 +32,6 @@ from edgepack.wire.messages import Choice, ProbeResult, RunModel, Watched
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 600.0
-"""How long the agent waits before it probes again a release of which no variant worked."""
-BASIS_S = 60.0
-"""Seconds between comparisons of the device's facts with the basis of the choice."""
 CALM_DAY_S = 24 * 3600.0
 
 
@@ -49,7 +42,6 @@ class Watcher:
         context: The model's update.
 
     Attributes:
-        trouble: Why no release serves after a commit; "" if a release serves.
         heard: Reports of processes that could not open the release, not yet taken.
     """
 
@@ -58,7 +50,8 @@ class Watcher:
         self._settings = context.deps.config.watch
         self._evidence = Evidence()
         self._ledger: Ledger | None = None
-        self._look_at = self._basis_at = 0.0
+        self._look_at = 0.0
+        self._basis = BasisWatch(context)
         self._started = self._since = context.now()
         self._calm_from: float | None = None
         self._noted: dict[str, str] = {}
@@ -66,7 +59,6 @@ class Watcher:
         self._damage: Evidence | None = None
         self._heat, self._hot_at = "", -math.inf
         self._cancelled, self._retry_at = 0, context.now() + self._retry_s(0)
-        self.trouble = ""
         self.heard: list[str] = []
 
     def turn(self, transitions: Transitions) -> Wait | None:
@@ -83,7 +75,7 @@ class Watcher:
         has_looked = self._listen()
         try:
             self._leave_damaged_files(transitions)
-            self._compare_basis(transitions)
+            self._basis.turn(transitions)
             self._judge(transitions, has_looked=has_looked)
         except NotYetError:
             return Wait(seconds=None)
@@ -92,14 +84,20 @@ class Watcher:
     @property
     def due_s(self) -> float | None:
         """Seconds until the next look; None while nothing serves or served."""
-        if self._ledger is None and not self.trouble:
+        basis = self._basis
+        if self._ledger is None and not basis.trouble:
             return None
-        at = self._basis_at if self._ledger is None else min(self._look_at, self._basis_at)
+        at = basis.at if self._ledger is None else min(self._look_at, basis.at)
         return max(0.0, at - self._context.now())
+
+    @property
+    def trouble(self) -> str:
+        """Why no release serves after a commit; "" if a release serves."""
+        return self._basis.trouble
 
     def compare_again(self) -> None:
         """Compare the choice of the serving release with this device at the next turn."""
-        self._basis_at = 0.0
+        self._basis.at = 0.0
         self._context.read_facts()
 
     def note(self, symptom: Symptom, because: str, transitions: Transitions) -> None:
@@ -258,7 +256,7 @@ class Watcher:
                 context.model.pointer.write(moved)
                 title = title_variant(pointer)
                 because = f"{title_variant(moved)} serves instead of {title}: {problem}"
-                told = self._degraded("damage", note.told.wanted or title, moved, because)
+                told = degraded(context, "damage", note.told.wanted or title, moved, because)
                 transitions.watch(msgspec.structs.replace(note, told=told))
         self._damage = None
 
@@ -347,7 +345,7 @@ class Watcher:
         )
         note = WatchNote(
             told=told,
-            moved=_moved(told),
+            moved=moved_to(told),
             left={key: why for key, why in note.left.items() if key not in same},
             shared=note.shared | {symptom: because},
         )
@@ -399,7 +397,7 @@ class Watcher:
             since=self._context.deps.clock.wall(),
         )
         left = {name: why for name, why in note.left.items() if name != name_pointer(pointer)}
-        note = msgspec.structs.replace(note, told=told, moved=_moved(told), left=left)
+        note = msgspec.structs.replace(note, told=told, moved=moved_to(told), left=left)
         if committed is None or committed.digest == pointer.digest:
             transitions.watch(note, committed=pointer)
         else:
@@ -438,22 +436,8 @@ class Watcher:
         told, title = self._memory.told, title_variant(pointer)
         if (told.state, told.symptom, told.chosen) == ("DEGRADED", symptom, title):
             return
-        told = self._degraded(symptom, told.wanted or title, pointer, because)
+        told = degraded(self._context, symptom, told.wanted or title, pointer, because)
         transitions.watch(msgspec.structs.replace(self._memory, told=told))
-
-    def _degraded(
-        self, symptom: Symptom, wanted: str, pointer: ActivePointer | None, because: str
-    ) -> Watched:
-        """Return the report of a symptom."""
-        return Watched(
-            state="DEGRADED",
-            symptom=symptom,
-            wanted=wanted,
-            chosen=title_variant(pointer) if pointer else "",
-            because=because[:MAX_TEXT],
-            since=self._context.deps.clock.wall(),
-            acts=self._memory.told.acts,
-        )
 
     def _recover(self, transitions: Transitions) -> None:
         """Report the end of a symptom after a calm minute; forget actions after a calm day.
@@ -475,114 +459,6 @@ class Watcher:
             told = msgspec.structs.replace(told, acts=0)
             note = msgspec.structs.replace(note, told=told, shared={})
             self._context.model.store.update(watch=note)
-
-    def _compare_basis(self, transitions: Transitions) -> None:
-        """Choose again if the basis of the choice is gone: at the start and each minute.
-
-        Raises:
-            NotYetError: A probe is under way.
-        """
-        if self._context.now() < self._basis_at:
-            return
-        self.trouble = self._choose_for_basis(transitions)
-        self._evidence = Evidence()
-        self._basis_at = self._context.now() + (RETRY_S if self.trouble else BASIS_S)
-
-    def _choose_for_basis(self, transitions: Transitions) -> str:
-        """Choose again for the release that serves, or served, if its basis is gone.
-
-        While no execution provider is usable, no release can be tried, and all stays unchanged.
-
-        1. The best variant of the same release that works takes over.
-        2. If none does, the release that was committed before takes over.
-        3. If that does not work either, nothing serves: the pointer is removed, and the files stay.
-
-        Returns:
-            Why nothing serves, as a sentence; "" if a release serves or nothing was ever committed.
-        """
-        context, evidence, journal = self._context, self._evidence, self._context.journal
-        pointer = context.model.pointer.read() or journal.committed
-        facts = context.facts if evidence.checked else context.read_facts()
-        providers = context.deps.config.providers
-        if pointer is None or not pointer.committed:
-            return ""
-        changed = describe_change(pointer.basis, basis_of(facts, providers))
-        verdict = ROWS["basis"].judge(Observed(is_soaking=False, basis=changed))
-        if verdict.answer != "proven" or why_nothing_runs(facts.providers, providers.allow):
-            return ""  # `Models` reports the latter, and has this done again.
-        choice = choose_again(context, pointer, evidence)
-        if choice.chosen:  # 1
-            self._keep(pointer, choice, changed, transitions)
-            return ""
-        version = pointer.bundle.version
-        because = f"{version} does not work here any more ({changed}): {choice.because}"
-        previous = journal.previous
-        if previous is not None and previous.digest != pointer.digest:  # 2
-            chosen = choose_again(context, previous, evidence, left=self._memory.left)
-            if chosen.chosen:
-                back = repoint(context, previous, chosen)
-                context.model.pointer.write(back)
-                because = f"{previous.bundle.version} serves again: {because}"
-                note = self._note_basis(pointer, back, because)
-                changes = {"committed": back, "previous": pointer}
-                transitions.move("ROLLED_BACK", because, watch=note, **changes)
-                return ""
-        because = f"{NOTHING_SERVES}{because}"  # 3
-        context.model.pointer.remove()
-        if (journal.state, journal.because) != ("ROLLED_BACK", because[:MAX_TEXT]):
-            note = self._note_basis(pointer, None, because)
-            gone = msgspec.structs.replace(pointer, basis={})
-            transitions.move("ROLLED_BACK", because, committed=gone, watch=note)
-            if lacks_files(evidence, pointer.digest) and context.journal.pending is None:
-                context.model.store.update(pending=context.journal.repair)
-        return because
-
-    def _keep(
-        self, pointer: ActivePointer, choice: Choice, changed: str, transitions: Transitions
-    ) -> None:
-        """Serve the release with this choice, also if nothing served before."""
-        context, journal, note = self._context, self._context.journal, self._memory
-        chosen = repoint(context, pointer, choice)
-        context.model.pointer.write(chosen)
-        wanted = note.told.wanted or title_variant(pointer)
-        is_right = any(
-            probe.right and title_variant(pointer, choice, probe.variant) == wanted
-            for probe in choice.probes
-        )
-        because = f"{choice.chosen} replaces {pointer.choice.chosen} ({changed}): {choice.because}"
-        if title_variant(chosen) == wanted or is_right:
-            note = WatchNote(told=Watched(acts=note.told.acts))
-        else:
-            note = self._note_basis(pointer, chosen, because)
-        is_known = journal.committed is not None and journal.committed.digest == chosen.digest
-        changes = {"committed": chosen} if is_known else {}
-        if is_gone(journal):
-            because = f"{pointer.bundle.version} serves again ({changed}): {choice.because}"
-            offer = journal.offer
-            if isinstance(offer, RunModel) and offer.bundle == chosen.bundle:
-                transitions.move("COMMITTED", because, choice=choice, watch=note, **changes)
-            else:
-                because = because[:MAX_TEXT]
-                context.model.store.update(because=because, watch=note, **changes)
-        elif choice.chosen != pointer.choice.chosen:
-            transitions.watch(note, because, **changes)
-        else:
-            log.info(
-                "model=%s variant=%s is right again: %s", context.model.name, choice.chosen, changed
-            )
-            context.model.store.update(watch=note, **changes)
-
-    def _note_basis(
-        self, pointer: ActivePointer, chosen: ActivePointer | None, because: str
-    ) -> WatchNote:
-        wanted = self._memory.told.wanted or title_variant(pointer)
-        told = self._degraded("basis", wanted, chosen, because)
-        return WatchNote(told=told, moved=_moved(told))
-
-
-def _moved(told: Watched) -> Watched:
-    """Return the report of a move to remember; none if the wanted variant serves."""
-    return told if told.wanted != told.chosen else Watched()
 
 
 def _probe_of(choice: Choice, variant: str) -> ProbeResult | None:
