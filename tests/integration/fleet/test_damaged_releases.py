@@ -70,6 +70,22 @@ def test_a_bit_that_flipped_in_a_release_is_found_on_read_and_repaired_by_publis
     assert "Traceback" not in (tmp_path / "serve.log").read_text()
 
 
+def test_a_rollout_of_the_same_file_repairs_damage_that_nobody_has_read(
+    serve: Callable[..., FleetProcess],
+    simulation: Callable[..., Simulation],
+    make_bundle: Callable[..., Path],
+) -> None:
+    fleet = serve()
+    simulation(fleet, count=1)
+    archive = make_bundle()
+    release = fleet.client.publish(archive)
+    flip_a_bit(fleet.data / "releases" / release.bundle.digest / MODEL)
+    words = ("--group", "simulated", "--yes", "--soak", "0.2")
+    started = edgepack(fleet, "rollout", "start", str(archive), *words)
+    assert started.returncode == 0, started.stderr
+    fleet.wait_for("r1", "FINISHED")
+
+
 @pytest.mark.parametrize("file", [MODEL, "manifest.json", "model.sig", "golden/golden.npz"])
 def test_damage_is_found_in_the_background_while_nobody_reads(
     serve: Callable[..., FleetProcess], make_bundle: Callable[..., Path], file: str

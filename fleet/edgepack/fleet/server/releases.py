@@ -65,6 +65,8 @@ class ReleaseMethods(Parts, frozen=True, kw_only=True):
         """
         check_source(source)
         bundle = verify_upload(archive, self.trust)
+        if self.releases.has(bundle.digest):
+            self.releases.check(bundle.digest)  # The upload replaces files that are damaged.
         with self.store.transaction(self.by) as session:
             row = keep_release(session, self.releases, bundle, source, self.store.now())
         list_row(row, self.releases, self.repository)
