@@ -27,6 +27,7 @@ from edgepack.packager.pipeline.request import derive_request
 from edgepack.packager.progress import BuildStep
 from edgepack.packager.reports.reasons import sum_up
 from edgepack.packager.runtime.trial import try_model
+from edgepack.packager.search.journal import journal_folder
 from edgepack.packager.tensors.sequence import Samples
 from tests.simulators import warm_programs
 from tests.unit.packager_io.models import save
@@ -131,6 +132,23 @@ def test_ctrl_c_exits_130_where_python_replaces_or_drops_the_exception(
     done = CliRunner().invoke(cli, _words(material, output, "fp32"))
     assert (done.exit_code, "stopped by SIGINT" in done.stderr) == (130, True), done.output
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_measured", [True, False])
+@pytest.mark.usefixtures("signal_handlers")
+def test_a_stopped_build_says_where_what_it_measured_is(
+    material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_measured: bool
+) -> None:
+    output = tmp_path / "small-1.0.0.edgepack"
+    if is_measured:
+        journal_folder(output).mkdir()
+    monkeypatch.setattr(
+        "edgepack.packager.cli.build.build_bundle", lambda *_: signal.raise_signal(signal.SIGTERM)
+    )
+    stopped = CliRunner().invoke(cli, _words(material, output, "fp32"))
+    assert stopped.exit_code == 143
+    kept = f"what was measured is in {journal_folder(output)}: the same command goes on there"
+    assert (kept in stopped.stderr) is is_measured
 
 
 def test_a_disk_that_fills_up_anywhere_leaves_the_old_bundle(
