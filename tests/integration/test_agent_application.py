@@ -63,6 +63,41 @@ def roll(
     return bring
 
 
+def test_a_release_that_takes_other_inputs_than_the_application_gives_is_left(
+    device: Device,
+    controller: Controller,
+    roll: Roll,
+    release_keys: tuple[PrivateKey, Path],
+    tmp_path: Path,
+) -> None:
+    """It is right on its golden samples, and of no use to the application that is here."""
+    first = roll(1)
+    renamed = make_bundle(tmp_path / "2", release_keys[0], release=2, input_name="image")
+    x = np.zeros((1, WIDTH), np.float32)
+    rejected: list[str] = []
+    with open_model("tiny", device.state_dir, threads=1, poll_s=0.02) as model:
+
+        def has_left() -> bool:
+            try:
+                model.run({"x": x})
+            except ValueError as error:
+                rejected.append(str(error))
+            said = controller.last()
+            told = said.models.get("tiny") if said else None
+            return told is not None and (told.sequence, told.state) == (2, "ROLLED_BACK")
+
+        with pytest.raises(ValueError, match="the model's inputs are x"):
+            model.run({"other": x})  # A mistake of the application: no release is to blame.
+        controller.hold(renamed)
+        controller.offer(DEVICE, renamed.desired(2, soak_s=60.0))
+        wait_until(has_left, "the release is left")
+        assert "the model's inputs are image" in rejected[0]
+        wait_until(lambda: model.bundle == first.ref, "release 1 serves again")
+        model.run({"x": x})
+    failures = {it.digest: it.failures for it in controller.telemetry if it.failures}
+    assert set(failures) == {renamed.ref.digest}
+
+
 PREFORKING = """
 import collections, json, os, sys, time
 import numpy as np

@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import sys
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, make_bundle
 from tests.simulators.certificates import Authority, issue, make_authority
 from tests.simulators.device import DEVICE, Device, running, wait_for_line
-from tests.simulators.waiting import wait_until
+from tests.simulators.waiting import PATIENCE_S, wait_until
 
 Keys = tuple[PrivateKey, Path]
 
@@ -166,10 +167,17 @@ def test_a_device_that_no_controller_answers_says_so(
     tmp_path: Path, mosquitto_broker: Broker, release_keys: Keys
 ) -> None:
     listener = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
+    has_subscribed = threading.Event()
+
+    def subscribe(*_: object) -> None:
+        listener.subscribe("ep/1/#", 1)
+
+    listener.on_connect = subscribe
+    listener.on_subscribe = lambda *_: has_subscribed.set()
     listener.connect("127.0.0.1", mosquitto_broker.port)
-    listener.subscribe("ep/1/#", 1)
     listener.loop_start()
     try:
+        assert has_subscribed.wait(PATIENCE_S)
         device = Device(tmp_path / "device", mosquitto_broker.url, release_keys[1])
         with running(device):
             wait_for_line(device, "no controller answers this device: is 'cam-1' enrolled")

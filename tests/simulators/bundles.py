@@ -90,6 +90,7 @@ def make_bundle(
     spoil_delta: Callable[[bytes], bytes] = lambda content: content,
     slow_layers: int = 0,
     slow_above: float | None = None,
+    input_name: str = "x",
 ) -> ExampleBundle:
     """Build and sign a bundle; its first weight is the same in every release.
 
@@ -109,14 +110,15 @@ def make_bundle(
         spoil_delta: Bytes in place of the delta.
         slow_layers: Further layers, which change no output and take their time.
         slow_above: If given, these layers run only if the first value of the input is above.
+        input_name: Of the model's input.
     """
     first = _weight(0)
     second = _weight(release) if tuned_from is None else _tuned(tuned_from.ref.release, release)
     folder.mkdir(parents=True)
     inputs = [np.random.default_rng(i).standard_normal((1, WIDTH)) for i in range(3)]
-    feeds: tuple[dict[str, Tensor], ...] = tuple({"x": x.astype(np.float32)} for x in inputs)
+    feeds: tuple[dict[str, Tensor], ...] = tuple({input_name: x.astype(np.float32)} for x in inputs)
     outputs: tuple[dict[str, Tensor], ...] = tuple(
-        {"y": np.maximum(feed["x"] @ first, 0) @ second} for feed in feeds
+        {"y": np.maximum(feed[input_name] @ first, 0) @ second} for feed in feeds
     )
     (folder / GOLDEN_FILE).parent.mkdir()
     write_golden(folder / GOLDEN_FILE, Golden(inputs=feeds, outputs=outputs))
@@ -125,7 +127,9 @@ def make_bundle(
         path = f"model/{variant}/model.onnx"
         (folder / path).parent.mkdir(parents=True)
         last = -second if is_wrong else second
-        content = _model(first, last, slow_layers, slow_above).SerializeToString()
+        model = _model(first, last, slow_layers, slow_above)
+        model.graph.input[0].name = model.graph.node[0].input[0] = input_name
+        content = model.SerializeToString()
         (folder / path).write_bytes(content)
         starts = [content.find(weight.tobytes()) for weight in (first, second)]
         files = (entry(folder, path, starts),)

@@ -334,6 +334,7 @@ class Follower:
             if is_other:
                 self.serving.end_shadow()
                 opened = self._open(new)
+                opened.inputs_before = self.serving.session.inputs
                 self._replaced.append(weakref.ref(self.serving))
                 self.serving = opened
                 self._verifier, self._suspicion = self._new_verifier(), ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgepack.agent.runtime.sessions import Tensor
+from edgepack.agent.runtime.sessions import SessionTensor, Tensor, check_feeds
 from edgepack.agent.runtime.slot_opening import OpenedSlot, open_slot
 from edgepack.agent.serving.capture import SampleKeeper
 from edgepack.agent.serving.shadow import ShadowRunner
@@ -34,6 +34,7 @@ class OpenedModel:
 
     Attributes:
         shadow: Runs another release next to this release; None without shadow mode.
+        inputs_before: Inputs of the release that served before in this process, if other.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class OpenedModel:
         self.samples = opened.samples
         self.record = record
         self.shadow: ShadowRunner | None = None
+        self.inputs_before: tuple[SessionTensor, ...] = ()
         self._keeper = keeper
         self._finite_outputs = opened.finite_outputs
         self._slot = slot_folder(state_dir, pointer.digest)
@@ -69,7 +71,9 @@ class OpenedModel:
         started = self._running[thread] = time.monotonic()
         try:
             outputs = self.session.run(feeds)
-        except ValueError:  # A mistake of the application, not of the release.
+        except ValueError:
+            if self._is_fed_as_before(feeds):
+                record.fail()
             raise
         except Exception:
             record.fail()
@@ -89,6 +93,16 @@ class OpenedModel:
         if (shadow := self.shadow) is not None and not bad_input:
             shadow.offer(feeds, outputs, taken_ms)
         return outputs
+
+    def _is_fed_as_before(self, feeds: Mapping[str, Tensor]) -> bool:
+        """Check whether feeds fit the release before: the release is wrong, not the application."""
+        if not self.inputs_before:
+            return False
+        try:
+            check_feeds(self.inputs_before, feeds)
+        except ValueError:
+            return False
+        return True
 
     @property
     def running_since(self) -> float:
