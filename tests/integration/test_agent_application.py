@@ -94,8 +94,12 @@ def test_a_release_that_takes_other_inputs_than_the_application_gives_is_left(
         assert "the model's inputs are image" in rejected[0]
         wait_until(lambda: model.bundle == first.ref, "release 1 serves again")
         model.run({"x": x})
-    failures = {it.digest: it.failures for it in controller.telemetry if it.failures}
-    assert set(failures) == {renamed.ref.digest}
+
+    def failing() -> set[str]:
+        return {it.digest for it in controller.telemetry if it.failures}
+
+    wait_until(failing, "the failed inferences are reported")
+    assert failing() == {renamed.ref.digest}
 
 
 PREFORKING = """

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -218,6 +219,31 @@ def test_every_inference_is_spooled_by_the_model_that_ran_it(tmp_path: Path) -> 
         (two.digest, 3, 0),
     }
     assert all(it.provider == CPU and it.variant == "cpu" for it in collected.telemetry)
+
+
+def test_feeds_that_fitted_an_earlier_release_count_as_failures_of_each_later_one(
+    tmp_path: Path,
+) -> None:
+    feeds = make_inputs(1)[0]
+    one = install_model(tmp_path, 1, scale=1.0)
+    larger = [install_model(tmp_path, release, scale=release, side=16) for release in (2, 3)]
+    write_pointer(tmp_path, one)
+    with open_model("tiny", tmp_path, poll_s=FAST_S) as model:
+        model.run(feeds)
+
+        def is_serving(digest: str) -> bool:
+            return model.bundle.digest == digest
+
+        for pointer in larger:
+            write_pointer(tmp_path, pointer)
+            wait_until(partial(is_serving, pointer.digest))
+            with pytest.raises(ValueError, match="expected"):
+                model.run(feeds)
+            with pytest.raises(ValueError, match="given: none"):
+                model.run({})  # Fits no release: a mistake of the application.
+    collected = LatencyCollector(tmp_path).collect()
+    failures = {it.digest: it.failures for it in collected.telemetry if it.failures}
+    assert failures == {pointer.digest: 1 for pointer in larger}
 
 
 def test_an_inference_that_the_provider_fails_is_counted(

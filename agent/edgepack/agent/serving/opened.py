@@ -34,7 +34,8 @@ class OpenedModel:
 
     Attributes:
         shadow: Runs another release next to this release; None without shadow mode.
-        inputs_before: Inputs of the release that served before in this process, if other.
+        inputs_before: Inputs with which the application ran the release before, in this process;
+            empty if there is none.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class OpenedModel:
         self.record = record
         self.shadow: ShadowRunner | None = None
         self.inputs_before: tuple[SessionTensor, ...] = ()
+        self._has_run = False
         self._keeper = keeper
         self._finite_outputs = opened.finite_outputs
         self._slot = slot_folder(state_dir, pointer.digest)
@@ -80,6 +82,7 @@ class OpenedModel:
             raise
         finally:
             self._running.pop(thread, None)
+        self._has_run = True
         taken_ms = (time.monotonic() - started) * 1000
         record.latency.record(taken_ms)
         bad_input = ""
@@ -93,6 +96,11 @@ class OpenedModel:
         if (shadow := self.shadow) is not None and not bad_input:
             shadow.offer(feeds, outputs, taken_ms)
         return outputs
+
+    @property
+    def inputs_that_ran(self) -> tuple[SessionTensor, ...]:
+        """Inputs of the newest release that the application has run in this process."""
+        return self.session.inputs if self._has_run else self.inputs_before
 
     def _is_fed_as_before(self, feeds: Mapping[str, Tensor]) -> bool:
         """Check whether feeds fit the release before: the release is wrong, not the application."""
