@@ -55,6 +55,7 @@ from tests.simulators.bundles import ExampleBundle
 from tests.simulators.manifests import CPU
 
 GO = HookVerdict(verdict="go", hook="", exit_code=0, output="", because="there are no hooks")
+WRONG = "cosine 0.2, at least 0.99 is needed"
 START = 1_000_000.0
 
 
@@ -154,6 +155,8 @@ class World:
         hook_folder: Of the device; "" for none.
         hook_answers: By `<stage>.<when>`: answers of its hooks, in turn; the last answer stays.
         wrong: Variants with a wrong probe here.
+        no_probe_is_right: Why no probe is right here, with any variant; "" if probes can be right.
+        probe_takes_s: Time of a probe.
         probe_ms: Latency of a variant's probe, if not 1 ms.
         collected: Next numbers of serving processes, during a soak or a comparison before it.
         said_at_rest: Next numbers without a soak. A window without a start ends as it is collected.
@@ -181,6 +184,8 @@ class World:
     watch: WatchConfig = field(default_factory=WatchConfig)
     hook_answers: dict[str, list[HookVerdict]] = field(default_factory=dict)
     wrong: set[str] = field(default_factory=set)
+    no_probe_is_right: str = ""
+    probe_takes_s: float = 0.0
     probe_ms: dict[str, float] = field(default_factory=dict)
     collected: list[Collected] = field(default_factory=list)
     said_at_rest: list[Collected] = field(default_factory=list)
@@ -332,12 +337,13 @@ class World:
         self.faults.moment()
         assert (folder / variant.folder / variant.model_file).is_file()
         self.probed[variant.name] += 1
-        right = variant.name not in self.wrong
+        self.now += self.probe_takes_s
+        problem = self.no_probe_is_right or (WRONG if variant.name in self.wrong else "")
         return ProbeResult(
             variant=variant.name,
             provider=variant.provider,
-            right=right,
-            because="cosine 1.0" if right else "cosine 0.2, at least 0.99 is needed",
+            right=not problem,
+            because=problem or "cosine 1.0",
             latency_ms=self.probe_ms.get(variant.name, 1.0),
         )
 
