@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from edgepack.agent import open_model
+from edgepack.agent.config import TelemetryConfig
 from edgepack.bundle.keys import generate_key, load_private_key, write_key_pair
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, make_bundle
@@ -73,7 +74,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_cost(seconds: float) -> Cost:
-    """Measure a serving device for some time, on a real disk."""
+    """Measure a serving device for some time, on a real disk, when its update is long ago."""
     with (
         tempfile.TemporaryDirectory(prefix="edgepack-bench-") as name,
         tempfile.TemporaryDirectory(prefix="edgepack-bench-", dir="/dev/shm") as memory,
@@ -114,7 +115,8 @@ def _measure(
     application: subprocess.Popen[bytes],
     seconds: float,
 ) -> Cost:
-    time.sleep(30)  # The application has opened the model.
+    # For so long after an update, windows are shorter; and the application has opened the model.
+    time.sleep(TelemetryConfig().interval_s + 30)
 
     def read() -> tuple[float, int, int]:
         written = sum(_written(one.pid) for one in (agent, application))

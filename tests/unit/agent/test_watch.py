@@ -323,7 +323,7 @@ def slow_down(
         pace = pace.plus(window(releases.two, good=50, length_s=60.0).telemetry[0], 60.0)
     world.paces[releases.two.ref.digest] = pace
     world.probe_ms = dict(probe_ms)
-    return watch(world, slow(releases, ms), turns=4)
+    return watch(world, slow(releases, ms), turns=8)
 
 
 def slow(releases: Releases, ms: float = 50.0) -> Collected:
@@ -349,6 +349,21 @@ def test_a_release_that_becomes_slow_is_left_for_a_faster_one_alone(
     if told.symptom:
         assert "50.0 times as long as before" in told.because
     assert now[1] == "cpu-vnni" or not told.symptom or "takes 40.0 ms" in told.because
+
+
+@pytest.mark.parametrize("since", [(), (1.0,)], ids=["no inference", "fast"])
+def test_a_burst_of_load_that_ends_before_the_probe_changes_nothing(
+    two: World, releases: Releases, since: tuple[float, ...]
+) -> None:
+    slow_down(two, releases, ms=1.0, probe_ms={})
+    watch(two, slow(releases), turns=3)
+    assert two.journal.watch.told.state == "HEALING"
+    for _ in range(14):
+        watch(two, *(slow(releases, ms) for ms in since), turns=1)
+    assert serves(two) == (2, "cpu")
+    passed = "it passed while other variants were probed"
+    assert any(passed in event.because for event in two.events("watch"))
+    assert two.journal.watch.told.acts == 0
 
 
 def test_what_was_slow_while_the_device_was_busy_is_tried_again_after_waits_that_double(
@@ -378,7 +393,7 @@ def test_a_release_whose_next_variant_is_as_slow_is_left_for_the_previous_releas
     own = window(releases.two, variant="cpu-vnni", good=200, ms=50.0, length_s=60.0).telemetry[0]
     two.paces[f"{releases.two.ref.digest} cpu-vnni"] = Pace().plus(own, 60.0)
     slow = window(releases.two, variant="cpu-vnni", good=20, ms=50.0, length_s=10.0)
-    told = watch(two, slow, turns=4)
+    told = watch(two, slow, turns=8)
     assert serves(two)[0] == 1
     assert (told.state, told.symptom, told.wanted) == ("DEGRADED", "slow", "cpu of 1.2.0")
     told = watch(two, window(releases.one, failed=50))

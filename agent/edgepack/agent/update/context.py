@@ -80,11 +80,14 @@ class Evidence(msgspec.Struct):
         checked: By slot and variant: why its files cannot be used; "" if usable.
         probes: By slot and variant.
         is_fresh: Whether earlier verdicts were forgotten.
+        probed_at: When the probe of a slow variant had ended, by the context's clock, seconds; None
+            before.
     """
 
     checked: dict[tuple[str, str], str] = {}
     probes: dict[tuple[str, str], ProbeResult] = {}
     is_fresh: bool = False
+    probed_at: float | None = None
 
 
 class Scratch(msgspec.Struct):

@@ -10,7 +10,7 @@ import math
 import msgspec
 
 from edgepack.agent.state.pointer import ActivePointer
-from edgepack.agent.telemetry.pace import Pace
+from edgepack.agent.telemetry.pace import Interval, Pace
 from edgepack.agent.update.basis_watch import BasisWatch, degraded, moved_to
 from edgepack.agent.update.choosing import (
     check_files,
@@ -361,27 +361,47 @@ class Watcher:
 
         Only slowness limits the latency. The device is slow if golden samples, which the serving
         variant runs again, explain the slowness; another variant must be faster on the slow device.
-        Otherwise the release is slow on real inputs.
+        Otherwise the release is slow on real inputs, if inferences since the probe are slow, too: a
+        burst of load may have ended before the probe.
 
         Raises:
-            NotYetError: A probe is under way.
+            NotYetError: A probe, or the interval after the probe, is under way.
         """
         if self._memory.told.symptom != "slow":
             return float("inf")
         serving, limit = pointer.choice.chosen, max(self._settings.slowdown, 1.0)
         own = choose_again(self._context, pointer, self._evidence, only=serving)
-        recent, observed = self._ledger.recent if self._ledger else (), self._observe()
+        ledger, observed = self._ledger, self._observe()
         is_slow = any(symptom == "slow" for symptom, _ in judge_all(observed))
-        if not recent or not is_slow:
+        if ledger is None or not ledger.recent or not is_slow:
             return None
         fresh, usual = _probe_of(own, serving), _probe_of(pointer.choice, serving)
         if fresh is None:
             return float("inf")  # The variant is not even right any more.
-        now_ms, golden_ms = recent[-1].latency_ms, fresh.latency_ms or 0.0
+        now_ms, golden_ms = ledger.recent[-1].latency_ms, fresh.latency_ms or 0.0
         of_device = golden_ms / ((usual and usual.latency_ms) or float("inf"))
         of_inferences = slowdown_of(observed.before, now_ms, limit)
-        is_device_slow = of_device >= max(limit, of_inferences / limit)
-        return (golden_ms if is_device_slow else now_ms) / limit
+        if of_device >= max(limit, of_inferences / limit):
+            return golden_ms / limit
+        since = self._since_probe(ledger)
+        if since is None or slowdown_of(observed.before, since.latency_ms, limit) < limit:
+            return None
+        return since.latency_ms / limit
+
+    def _since_probe(self, ledger: Ledger) -> Interval | None:
+        """Return the first interval after the probe; None if too few inferences follow.
+
+        Raises:
+            NotYetError: The interval is under way.
+        """
+        now, evidence = self._context.now(), self._evidence
+        if evidence.probed_at is None:
+            evidence.probed_at = now
+            ledger.begin_fresh(now)
+        patience_s = max(self._settings.interval_s, 2 * ledger.recent[-1].length_s)
+        if ledger.fresh is None and now < evidence.probed_at + patience_s:
+            raise NotYetError
+        return ledger.fresh
 
     def _finish(self, pointer: ActivePointer, transitions: Transitions) -> None:
         """Save and report what serves instead."""

@@ -25,6 +25,7 @@ class Ledger:
         self._short_s = interval_s / SHORTER
         self._outcomes = OutcomeWatch()
         self._short = Pace()
+        self._fresh, self._fresh_since = Pace(), since
 
     def add(self, window: Telemetry, *, now: float, wall: float) -> None:
         """Add a report; reports on other variants, or on an earlier time, are ignored.
@@ -43,11 +44,22 @@ class Ledger:
         if (window.digest, window.variant) == self.key and not is_old:
             self._outcomes.add(window, ended)
             self._short = self._short.plus(window, self._short_s)
+            if began >= self._fresh_since:
+                self._fresh = self._fresh.plus(window, self._short_s)
 
     @property
     def recent(self) -> tuple[Interval, ...]:
         """The last short intervals."""
         return self._short.intervals[-SHORT_INTERVALS:]
+
+    def begin_fresh(self, now: float) -> None:
+        """Begin a new short interval now."""
+        self._fresh, self._fresh_since = Pace(), now
+
+    @property
+    def fresh(self) -> Interval | None:
+        """The first short interval since `begin_fresh`; None until it is complete."""
+        return self._fresh.intervals[0] if self._fresh.intervals else None
 
     def observed(self, now: float) -> Observed:
         """Return the counts of the last minutes as measurements of a committed release."""
