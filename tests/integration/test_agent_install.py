@@ -1,6 +1,7 @@
 """`edgepack-agent install`, `status` and `providers` from a user's view."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -75,8 +76,9 @@ def test_bundles_are_installed_proved_refused_and_gone_back_from(
     assert "drift     not measured: no agent is running" in done.stdout
 
 
-def test_an_install_that_is_ended_leaves_no_hook_behind_and_can_be_begun_again(
-    tmp_path: Path, release_keys: Keys
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_an_install_that_is_ended_leaves_nothing_behind_and_can_be_begun_again(
+    tmp_path: Path, release_keys: Keys, end: signal.Signals
 ) -> None:
     hook, begun, go = (tmp_path / name for name in ("hooks/staged.before.d/10-x", "begun", "go"))
     hook.parent.mkdir(parents=True)
@@ -85,17 +87,23 @@ def test_an_install_that_is_ended_leaves_no_hook_behind_and_can_be_begun_again(
     device = Device(
         tmp_path / "device", "mqtt://127.0.0.1:1", release_keys[1], hooks=tmp_path / "hooks"
     )
-    bundle = make_bundle(tmp_path / "one", release_keys[0])
-    words = ("install", bundle.folder, "--config", device.config, "--soak", "0")
+    bundle, archive = make_bundle(tmp_path / "one", release_keys[0]), tmp_path / "one.edgepack"
+    pack(bundle.folder, archive)
+    words = ("install", archive, "--config", device.config, "--soak", "0")
     install = warm_programs.Popen([sys.executable, "-m", "edgepack.agent.cli", *words])
     while not begun.exists() or not begun.read_text():
         time.sleep(0.01)
-    install.terminate()
-    assert install.wait(400) == 128 + signal.SIGTERM
-    assert has_ended(int(begun.read_text()))
+    assert len([*device.state_dir.glob(".edgepack-unpacked-*")]) == 1
+    install.send_signal(end)
+    assert install.wait(400) == (128 + end if end == signal.SIGTERM else -end)
+    if end == signal.SIGTERM:
+        assert has_ended(int(begun.read_text()))
+    else:
+        os.kill(int(begun.read_text()), signal.SIGKILL)
     go.touch()
     done = run(*words)
     assert done.returncode == 0, done.stderr
+    assert not [*device.state_dir.glob(".edgepack-unpacked-*")]
 
 
 def test_models_are_listed_gone_back_with_and_removed_by_name(

@@ -16,6 +16,9 @@ from edgepack.bundle.manifest import (
 from edgepack.bundle.signature import root_digest
 from edgepack.errors import BundleError
 
+UNPACKED = ".edgepack-unpacked-"
+"""Begin of the name of a temporary folder with an unpacked bundle."""
+
 
 def locate(path: Path) -> Path:
     """Return the real path of a bundle: its name may be a link, its files may not.
@@ -62,10 +65,14 @@ def digest_of_folder(folder: Path, manifest: Manifest) -> str:
 
 
 @contextmanager
-def open_bundle(path: Path) -> Iterator[Path]:
+def open_bundle(path: Path, *, within: Path | None = None) -> Iterator[Path]:
     """Give the folder of a bundle in either form; an archive is unpacked for the time being.
 
-    The unpacked copy lies where `TMPDIR` says. Nothing is verified.
+    Nothing is verified.
+
+    Args:
+        path: The bundle.
+        within: Folder for the unpacked copy; None is where `TMPDIR` says.
 
     Raises:
         BundleError: There is nothing at `path`, or the archive cannot be unpacked.
@@ -75,7 +82,7 @@ def open_bundle(path: Path) -> Iterator[Path]:
         check_folder(path)
         yield path
         return
-    with tempfile.TemporaryDirectory(prefix="edgepack-") as temporary:
+    with tempfile.TemporaryDirectory(prefix=UNPACKED, dir=within) as temporary:
         folder = Path(temporary) / (path.stem or "bundle")
         try:
             unpack(path, folder)
@@ -85,6 +92,7 @@ def open_bundle(path: Path) -> Iterator[Path]:
             raise BundleError(
                 error.problem,
                 found_in=error.found_in,
-                remedy="TMPDIR names a folder with more room; or unpack it: edgepack unpack",
+                remedy="unpack it where there is more room: edgepack unpack"
+                + ("" if within else "; or TMPDIR names a folder with more room"),
             ) from error
         yield folder

@@ -167,7 +167,10 @@ def install(
     from edgepack.agent.update.local_install import LocalLink, carry_out, local_offer
     from edgepack.bundle.forms import open_bundle
 
-    with _stopped_agent(config_path) as config, open_bundle(bundle) as folder:
+    with (
+        _stopped_agent(config_path) as config,
+        open_bundle(bundle, within=Path(config.state_dir)) as folder,
+    ):
         verified = load_trust(config).check_folder(folder)
         link = LocalLink(verified)
         offer = local_offer(verified, soak_s=soak_s, rollback=rollback)

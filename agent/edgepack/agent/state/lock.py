@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edgepack.agent.state.state_file import put_aside
+from edgepack.agent.state.state_file import put_aside, remove
+from edgepack.bundle.forms import UNPACKED
 from edgepack.durable import is_disk_fault
 from edgepack.errors import DeviceError
 
@@ -25,7 +26,8 @@ def lock_state_dir(state_dir: Path) -> Iterator[None]:
     """Hold the state folder, which is created if missing, while the block runs.
 
     The kernel releases the lock at any end of the process. Anyone who may open the lock file may
-    lock it, so only the agent's user may.
+    lock it, so only the agent's user may. Bundles that a killed `edgepack-agent install` unpacked
+    are removed.
 
     Raises:
         DeviceError: Another agent holds the folder, other users could, or the folder cannot be
@@ -57,6 +59,9 @@ def lock_state_dir(state_dir: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):  # A hint for people; the disk may be full.
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        for left in state_dir.glob(f"{UNPACKED}*"):
+            with contextlib.suppress(OSError):
+                remove(left)
         yield
     finally:
         os.close(descriptor)
