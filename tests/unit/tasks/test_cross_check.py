@@ -1,6 +1,6 @@
 """Verdicts are compared with plain errors: models computed here, with the truth on fresh inputs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -362,6 +362,23 @@ def test_a_reconstruction_is_no_anomaly_score(shape: tuple[int, ...]) -> None:
     scores: list[Outputs] = [{"y": one["y"].max(axis=-1, keepdims=True)} for one in expected]
     known = ModelDescription(parts=(part,))
     assert with_residuals(known, feeds, scores) == known
+
+
+def test_a_sample_of_zeros_has_a_residual_like_others() -> None:
+    part = TaskOutputs(task="values", outputs=("y",), source="declared")
+
+    def residual(inputs: Floats) -> Mapping[str, float]:
+        feeds: list[Outputs] = [{"x": row} for row in inputs]
+        expected = _outputs(_autoencoder(inputs) + 0.1)
+        found = with_residuals(ModelDescription(parts=(part,)), feeds, expected)
+        settings = found.parts[0].settings
+        return dict(settings["residuals"]["y"]) if "residuals" in settings else {}
+
+    inputs = _draw(24, 1)
+    usual = residual(inputs)
+    silent = residual(np.concatenate([inputs, np.zeros((1, 16))]))
+    assert usual["spread"] > 0.0
+    assert silent["spread"] > usual["spread"] / 2
 
 
 def _spectrum(x: Floats) -> Floats:

@@ -111,7 +111,7 @@ def describe(
     known = known.with_parts(*_quantized(source, more, _undescribed(source, known)))
     known = known.with_parts(*propose(more, _undescribed(source, known)))
     known = ModelDescription(parts=tuple(task_of(part).settle(part, more) for part in known.parts))
-    known = with_residuals(known, looked_at, expected)
+    known = with_residuals(known, looked_at, expected, _states(samples))
     if len(more) < FEWEST_FOR_VARIETY:
         known = ModelDescription(parts=tuple(_guessed(part, len(more)) for part in known.parts))
     return Described(description=known, counts=found.counts, notes=(*found.notes, *maps.notes))
@@ -127,14 +127,19 @@ def _guessed(part: TaskOutputs, count: int) -> TaskOutputs:
 def _fed_back(samples: Samples) -> tuple[TaskOutputs, ...]:
     """Return the outputs that feed the next inference, and a decoder's scores."""
     parts = []
-    states = tuple(state.output for state in samples.states)
     if samples.decoder is not None:
         scores = samples.decoder.scores
         parts.append(TaskOutputs(task="tokens", outputs=(scores,), source="graph"))
-        states = tuple(name for name in samples.decoder.outputs if name != scores)
-    if states:
+    if states := _states(samples):
         parts.append(TaskOutputs(task=UNKNOWN, outputs=states, source="graph"))
     return tuple(parts)
+
+
+def _states(samples: Samples) -> tuple[str, ...]:
+    """Return the outputs that feed the next inference."""
+    if samples.decoder is None:
+        return tuple(state.output for state in samples.states)
+    return tuple(name for name in samples.decoder.outputs if name != samples.decoder.scores)
 
 
 def _constants(source: SourceModel) -> Iterator[TaskOutputs]:

@@ -4,7 +4,7 @@ People take the error between both as a score of anomalies. An error of the vari
 to the float model's residual, which is far less than the output itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -27,20 +27,24 @@ _QUARTILES = 1.349
 
 
 def with_residuals(
-    description: ModelDescription, feeds: Sequence[Feeds], expected: Sequence[Outputs]
+    description: ModelDescription,
+    feeds: Sequence[Feeds],
+    expected: Sequence[Outputs],
+    states: Collection[str] = (),
 ) -> ModelDescription:
     """Return the description with the residuals of values that reconstruct an input.
 
     Args:
         description: Of all outputs.
         feeds, expected: Samples, and the float model's outputs, a dict per sample.
+        states: Outputs that feed the next inference: a slow state resembles the state before.
 
     Raises:
         BuildError: An output that is declared as anomaly scores reconstructs an input.
     """
     return ModelDescription(
         parts=tuple(
-            _with_residuals(part, feeds, expected) if part.task in _FROM_INPUTS else part
+            _with_residuals(part, feeds, expected, states) if part.task in _FROM_INPUTS else part
             for part in description.parts
         )
     )
@@ -63,9 +67,13 @@ class _Pair(NamedTuple):
 
 
 def _with_residuals(
-    part: TaskOutputs, feeds: Sequence[Feeds], expected: Sequence[Outputs]
+    part: TaskOutputs,
+    feeds: Sequence[Feeds],
+    expected: Sequence[Outputs],
+    states: Collection[str],
 ) -> TaskOutputs:
-    found = {name: _find_input(name, feeds, expected) for name in part.outputs}
+    names = [name for name in part.outputs if name not in states]
+    found = {name: _find_input(name, feeds, expected) for name in names}
     pairs = {name: pair for name, pair in found.items() if pair is not None}
     if not pairs:
         return part
@@ -117,25 +125,26 @@ def _describe(apart: Sequence[Floats], inputs: Sequence[Floats]) -> Residual:
     """Return the statistics of differences.
 
     An application may divide the score of a sample by the size of its input: the smaller spread
-    counts. Differences of independent samples have the product 0, give or take: its mean square
-    tells the number of independent values. Samples of unlike sizes have only their scores.
+    counts. Samples that are all zeros have no such score. Differences of independent samples have
+    the product 0, give or take: its mean square tells the number of independent values. Samples of
+    unlike sizes have only their scores.
 
     Args:
         apart: An array a sample.
         inputs: The inputs that are reconstructed, likewise.
     """
     scores = np.array([float(np.mean(row**2)) for row in apart])
-    sizes = np.maximum([float(np.mean(row**2)) for row in inputs], 1e-300)
-    mean = float(scores.mean())
-    spread = mean * min(_relative_spread(scores), _relative_spread(scores / sizes))
-    independent = 2.0 * (mean / max(spread, 1e-300)) ** 2
+    sizes = np.array([float(np.mean(row**2)) for row in inputs])
+    has_size, mean = sizes > 0.0, float(scores.mean())
+    relative = min(_relative_spread(scores), _relative_spread(scores[has_size] / sizes[has_size]))
+    independent = 2.0 / max(relative**2, 1e-300)
     if len({row.size for row in apart}) == 1 < len(apart):
         rows = np.stack(apart)
         products = rows @ rows.T
         others = products[~np.eye(len(rows), dtype=np.bool_)]
         independent = products.trace() ** 2 / len(rows) ** 2 / max(np.mean(others**2), 1e-300)
     independent = min(max(float(independent), 1.0), float(apart[0].size))
-    return Residual(mean=mean, spread=spread, independent=independent)
+    return Residual(mean=mean, spread=mean * relative, independent=independent)
 
 
 def _relative_spread(scores: Floats) -> float:
