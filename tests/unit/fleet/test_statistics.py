@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import special, stats
 from ville import BernoulliTest
@@ -139,6 +139,7 @@ def test_betting_holds_at_the_limit_however_devices_differ(shape: tuple[float, f
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
+@example(told=[5e-324])
 def test_lower_bet_is_the_greatest_limit_that_the_evidence_excludes(told: list[float]) -> None:
     bound = lower_bet(told, OF_ONE)
     assert 0 <= bound <= sum(told) / len(told)

@@ -176,6 +176,8 @@ def _least_limit(evidence: Callable[[float], float], mean: float, alpha: float) 
     low, high = 0.0, mean
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
+        if middle <= low:
+            break  # No number is between both.
         low, high = (middle, high) if evidence(middle) >= -math.log(alpha) else (low, middle)
     return low
 
