@@ -39,3 +39,24 @@ os.write(1, load_runtime().__name__.encode())
     program, *words = child(script)
     closed = child(f"import os; os.close(2); os.execv({program!r}, {[program, *words]!r})")
     assert run_child(closed, b"", timeout_s=400.0).answer == b"onnxruntime"
+
+
+def test_threads_that_load_it_at_once_take_turns() -> None:
+    script = """
+import importlib, os, threading, time
+from edgepack.agent.runtime.providers import load_runtime
+real, inside, most = importlib.invalidate_caches, [], [0]
+def slow():
+    inside.append(0)
+    most[0] = max(most[0], len(inside))
+    time.sleep(0.1)
+    real()
+    inside.pop()
+importlib.invalidate_caches = slow
+loaded = []
+threads = [threading.Thread(target=lambda: loaded.append(load_runtime())) for _ in range(8)]
+[one.start() for one in threads]
+[one.join() for one in threads]
+os.write(1, f"{len(loaded)} {most[0]}".encode())
+"""
+    assert run_child(child(script), b"", timeout_s=400.0).answer == b"8 1"

@@ -44,16 +44,27 @@ __all__ = [
 ]
 
 _registering = threading.Lock()
+_loading = threading.Lock()
 
 
 def load_runtime() -> ModuleType:
     """Return the module `onnxruntime`, which an extra brings, its telemetry switched off.
 
+    Several threads may call it at once.
+
     Raises:
         DeviceError: ONNX Runtime is not installed, or cannot be loaded.
     """
     disable_vendor_telemetry()
-    importlib.invalidate_caches()  # It may have been installed since this process looked.
+    loaded = sys.modules.get("onnxruntime")
+    if loaded is not None and hasattr(loaded, "InferenceSession"):
+        return importlib.import_module("onnxruntime")  # Another thread may be importing it.
+    with _loading:
+        importlib.invalidate_caches()  # It may have been installed since this process looked.
+        return _import_runtime()
+
+
+def _import_runtime() -> ModuleType:
     try:
         with without_log_lines() if "onnxruntime" not in sys.modules else nullcontext():
             runtime = importlib.import_module("onnxruntime")

@@ -128,7 +128,8 @@ class PointerFile:
     """
 
     def __init__(self, state_dir: Path, name: str, *, write: Write = write_file) -> None:
-        self._file = StateFile(pointer_path(state_dir, name), POINTER, write=write)
+        path = pointer_path(state_dir, name)
+        self._file = StateFile(path, POINTER, write=write, is_kept=True)
         self._last: ActivePointer | None = None
 
     @property

@@ -124,6 +124,8 @@ class StateFile(Generic[T]):
         path: Path of the file.
         form: Format of the content.
         write: Writes the file durably.
+        is_kept: Keep the decoded content, for a file that is read again and again. Its value must
+            be immutable.
 
     Attributes:
         path: Path of the file.
@@ -131,13 +133,17 @@ class StateFile(Generic[T]):
         is_sealed: Whether a newer edgepack wrote the file, so that the file must stay unchanged.
     """
 
-    def __init__(self, path: Path, form: Format[T], *, write: Write = write_file) -> None:
+    def __init__(
+        self, path: Path, form: Format[T], *, write: Write = write_file, is_kept: bool = False
+    ) -> None:
         self.path = path
         self.trouble = ""
         self.is_sealed = False
         self._form = form
         self._write = write
         self._unknown: dict[str, Any] = {}
+        self._is_kept = is_kept
+        self._decoded: tuple[bytes, T] | None = None
         self._fails_since: float | None = None
 
     def load(self) -> T | None:
@@ -150,6 +156,9 @@ class StateFile(Generic[T]):
             content = read_regular(self.path)
             if content is None:
                 return None
+            if self._decoded is not None and self._decoded[0] == content:
+                self._fails_since = None
+                return self._decoded[1]
             document = self._form.decode(content)
         except NewerVersionError as error:
             self.is_sealed = True
@@ -162,6 +171,7 @@ class StateFile(Generic[T]):
             self.reject(error.strerror or str(error) if isinstance(error, OSError) else str(error))
             return None
         self._unknown, self._fails_since = document.unknown, None
+        self._decoded = (content, document.value) if self._is_kept else None
         return document.value
 
     def _is_lasting(self) -> bool:

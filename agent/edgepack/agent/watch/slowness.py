@@ -74,6 +74,10 @@ def judge_past(seen: Observed) -> Verdict:
     A gross slowdown is proven by short intervals, so within a minute.
     """
     intervals, recent = seen.before.intervals, seen.recent
+    newest = [one.latency_ms for one in (*intervals[-1:], *recent[-1:])]
+    fastest_ms = min((one.latency_ms for one in intervals), default=0.0)
+    if max(newest, default=0.0) < seen.slowdown * fastest_ms:
+        return FINE  # As most of the time: nothing below could be proven.
     for first in range(len(intervals) - 1, 0, -1):
         past = msgspec.structs.replace(seen.before, intervals=intervals[:first])
         if sum(one.count for one in past.intervals) < FEWEST_BEFORE:
