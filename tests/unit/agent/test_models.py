@@ -5,6 +5,7 @@ import pytest
 from edgepack.agent.config import LimitConfig
 from edgepack.agent.telemetry.collector import Collected, Trouble
 from edgepack.agent.update.models import MAX_MODELS
+from edgepack.agent.update.status import read_status
 from edgepack.errors import TransferError
 from edgepack.wire.messages import Desired, RemoveModel
 from tests.simulators.world import PowerCutError, World, hook_says
@@ -86,16 +87,18 @@ def test_updates_that_do_not_fit_into_memory_at_once_come_one_after_the_other(
     device.limits = LimitConfig(disk_reserve_bytes=0, memory_bytes=4 * size)
     device.boot().start()
     device.models.take(shelf.desired(2, release=2, soak_s=1.0))
-    most = 0
+    most, shown = 0, set[str]()
     while not all(one.is_at_rest for one in device.models):
         device.models.advance()
         device.link.deliver(device.models)
         most = max(most, sum(one.coming_bytes() for one in device.models))
+        shown |= {one.because for one in read_status(device.state_dir).models.values()}
         device.now += 0.5
     assert served(device) == {"det": 2, "ocr": 2, "tiny": 2}
     assert most == size
     waits = [one.because for one in device.events("wait")]
     assert waits == [f"waits until other updates end: they need {size} bytes of memory"] * 2
+    assert set(waits) <= shown
 
 
 def test_disk_that_was_promised_to_another_model_is_not_promised_twice(

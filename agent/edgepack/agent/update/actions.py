@@ -102,6 +102,7 @@ class Actions:
         if isinstance(step, Wait) and step.because and step.because not in told:
             told.add(step.because)
             self._context.note("wait", step.because)
+            self._context.model.store.update(because=step.because)
         return step
 
     def leave(self) -> None:
