@@ -86,6 +86,24 @@ def test_a_rollout_of_the_same_file_repairs_damage_that_nobody_has_read(
     fleet.wait_for("r1", "FINISHED")
 
 
+def test_a_release_that_a_disk_failed_to_read_for_a_moment_is_sent_again(
+    serve: Callable[..., FleetProcess],
+    simulation: Callable[..., Simulation],
+    make_bundle: Callable[..., Path],
+) -> None:
+    """A flipped bit that is put right stands for a disk that returns EIO."""
+    fleet = serve()
+    simulation(fleet, count=2)
+    release = fleet.client.publish(make_bundle())
+    flip_a_bit(fleet.data / "releases" / release.bundle.digest / MODEL)
+    name = fleet.client.start_rollout(release, SIMULATED, SETTINGS).rollout
+    wait_until(lambda: damage_shown(fleet, "edgepack publish"), "the damage is a warning")
+    flip_a_bit(fleet.data / "releases" / f"damaged-{release.bundle.digest}" / MODEL)
+    fleet.wait_for(name, "FINISHED")
+    wait_until(lambda: not fleet.info().warnings, "the warning is gone")
+    wait_until(lambda: bool(fleet.client.audit(action="release.restored")), "it is noted")
+
+
 @pytest.mark.parametrize("file", [MODEL, "manifest.json", "model.sig", "golden/golden.npz"])
 def test_damage_is_found_in_the_background_while_nobody_reads(
     serve: Callable[..., FleetProcess], make_bundle: Callable[..., Path], file: str

@@ -29,6 +29,7 @@ Action = Literal[
     "release.publish",
     "release.fetch",
     "release.damaged",
+    "release.restored",
     "release.sign",
     "release.withdraw",
     "release.delete",

@@ -44,6 +44,8 @@ FRESH_S = 600.0
 """What was put here lately is not a leftover, whatever the database says yet."""
 CHECK_S = 24 * 3600.0
 """How often every byte of a release is compared with its digest."""
+READ_AGAIN_S = 5.0
+"""Until a damaged release is read again, then twice as long each time: the disk may have failed."""
 CHECK_PAUSE_S = 2.0
 """Between two releases that are read."""
 OPEN = ("PREPARING", "RUNNING", "PAUSED")
@@ -85,6 +87,7 @@ class ReleaseCache:
         self._asked: dict[str, None] = {}
         self._troubles: dict[str, _Trouble] = {}
         self._checked_at: dict[str, float] = {}
+        self._read_again: dict[str, tuple[float, float]] = {}
         self._freed = threading.Condition()
         self._busy: dict[str, bool] = {}
         """Hosts that are asked now, and whether the release failed before."""
@@ -141,7 +144,7 @@ class ReleaseCache:
                 log.exception("the check of releases stumbled")
 
     def check_next(self) -> None:
-        """Read the release with the oldest check, if a check is due."""
+        """Read the release with the oldest check, if a check is due, and what was set aside."""
         now, here = self._clock(), self._folder.list_here()
         self._checked_at = {digest: at for digest, at in self._checked_at.items() if digest in here}
         due = {digest: self._checked_at.get(digest, now - CHECK_S) for digest in here}
@@ -149,6 +152,13 @@ class ReleaseCache:
         if digest and now - due[digest] >= CHECK_S:
             self._folder.check(digest, self._checkpoint)
             self._checked_at[digest] = now
+        damaged = self._folder.list_damaged()
+        self._read_again = {one: due for one, due in self._read_again.items() if one in damaged}
+        for digest in damaged:
+            at, pause_s = self._read_again.get(digest, (now, READ_AGAIN_S))
+            if now >= at:
+                self._read_again[digest] = (now + pause_s, min(2 * pause_s, CHECK_S))
+                self._folder.restore(digest, self._checkpoint)
 
     def _checkpoint(self) -> None:
         if self._stopping.is_set():
@@ -188,15 +198,14 @@ class ReleaseCache:
                 self._asked.pop(digest, None)
 
     def _note_damage(self) -> None:
-        """Write damage that was found into the audit log."""
+        """Write damage and its end into the audit log."""
         while self._folder.unreported:
-            digest, problem = self._folder.unreported[0]
+            digest, action, happened = self._folder.unreported[0]
             with self._store.reading() as session:
                 row = session.get(ReleaseRow, digest)
                 wanted = wanted_of(row) if row is not None else None
             if wanted is not None:
-                said = f"{self._name} has set {wanted.title} aside: {problem}"
-                self._note(wanted, said, action="release.damaged")
+                self._note(wanted, f"{self._name}: {wanted.title} {happened}", action=action)
             self._folder.unreported.popleft()
 
     def _start(self, wanted: Wanted) -> bool:

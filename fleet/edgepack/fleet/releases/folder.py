@@ -1,7 +1,7 @@
 """The releases that the fleet holds: bundles on disk, checked on arrival, on read and in between.
 
 A release with a damaged file is set aside as a whole: the release is no longer sent, and counts as
-missing until the same content is fetched or published again.
+missing until the same content is fetched or published again, or can be read again.
 """
 
 import errno
@@ -29,6 +29,7 @@ from edgepack.bundle.manifest import (
 from edgepack.bundle.signature import root_digest
 from edgepack.durable import flush_folder
 from edgepack.errors import BundleError, FleetError
+from edgepack.fleet.documents.audit import Action
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class ReleaseFolder:
         problems: Why releases cannot be sent now, by digest, for people.
         damage: Problems of the releases that were set aside, by digest, as text.
         damaged_count: How often damage was found.
-        unreported: Problems that are not in the audit log yet: digest and problem.
+        unreported: Events that are not in the audit log yet: digest, action, and what happened.
     """
 
     def __init__(self, root: Path, incoming: Path) -> None:
@@ -111,7 +112,7 @@ class ReleaseFolder:
         self.problems: dict[str, str] = {}
         self.damage: dict[str, str] = {}
         self.damaged_count = 0
-        self.unreported: deque[tuple[str, str]] = deque(maxlen=MAX_UNREPORTED)
+        self.unreported: deque[tuple[str, Action, str]] = deque(maxlen=MAX_UNREPORTED)
         self._immovable: set[str] = set()
         self._blobs: dict[str, dict[str, Blob]] = {}
         self._turn = threading.Lock()
@@ -138,10 +139,9 @@ class ReleaseFolder:
             self._blobs.pop(digest, None)
             if place.exists() or not aside.exists():  # Nobody else was faster.
                 self.damaged_count += 1
-                self.unreported.append((digest, damage.problem))
+                self._note(digest, "release.damaged", f"set aside: {damage.problem}")
                 self.damage[digest] = f"the controller's files are damaged: {damage.problem}"
                 self.problems[digest] = self.damage[digest]
-                log.error("bundle=%s set aside because=%s", digest, damage.problem)
                 try:
                     shutil.rmtree(aside, ignore_errors=True)
                     place.rename(aside)
@@ -162,6 +162,38 @@ class ReleaseFolder:
             _check_files(self.root / digest, digest, self.signature_of(digest), checkpoint)
         except ReleaseDamagedError as damage:
             self.set_aside(damage)
+
+    def restore(self, digest: str, checkpoint: Callable[[], None] = lambda: None) -> None:
+        """Send a release again that was set aside, if every byte is right now.
+
+        A disk that failed for a moment damages no file.
+
+        Args:
+            digest: Of the release.
+            checkpoint: Called before each piece; an exception ends the reading.
+
+        Raises:
+            BundleError: The files cannot be read now.
+        """
+        place, aside = self.root / digest, self.root / f"{_DAMAGED}{digest}"
+        folder = place if digest in self._immovable else aside
+        try:
+            _check_files(folder, digest, self.signature_of(digest), checkpoint)
+        except ReleaseDamagedError:
+            return
+        with self._turn:
+            if not self.has(digest):
+                if folder == aside:
+                    aside.rename(place)
+                    flush_folder(self.root)
+                self._immovable.discard(digest)
+                self.problems.pop(digest, None)
+                self.damage.pop(digest, None)
+                self._note(digest, "release.restored", "restored: each file is as published")
+
+    def _note(self, digest: str, action: Action, said: str) -> None:
+        self.unreported.append((digest, action, said))
+        log.warning("bundle=%s %s", digest, said)
 
     def find(self, digest: str) -> Path:
         """Return the folder of a release.
