@@ -243,4 +243,4 @@ def test_a_state_folder_that_cannot_be_written_is_named_without_a_traceback(
     done = run("install", bundle.folder, "--config", device.config)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert "error: the agent's state cannot be written: " in done.stderr
+    assert "error: the agent's state cannot be read or written: " in done.stderr

@@ -2,15 +2,19 @@
 releases.
 """
 
+import errno
 import json
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import pytest
 
 from edgepack.agent.broker.report import make_report
 from edgepack.agent.telemetry.collector import Collected, Trouble
+from edgepack.bundle import chunks
+from edgepack.errors import BundleError
 from edgepack.wire.messages import Desired
 from tests.simulators.bundles import ExampleBundle
 from tests.simulators.world import World
@@ -251,6 +255,67 @@ def test_what_a_process_could_not_open_is_looked_at_soon(device: World, shelf: S
     device.models.advance()
     device.settle()
     assert path.read_bytes() == (shelf.first["ocr"].folder / "model/cpu/model.onnx").read_bytes()
+
+
+class FailingDisk:
+    """A disk that fails to read the model files of a slot.
+
+    Attributes:
+        reads: Failed reads.
+        fails: Whether it fails now.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, slot: Path) -> None:
+        self.reads, self.fails = 0, True
+        read = chunks.open_regular
+
+        def open_regular(path: Path) -> BinaryIO:
+            if not self.fails or slot / "model" not in path.parents:
+                return read(path)
+            self.reads += 1
+            error = OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            raise BundleError("cannot read it", found_in=str(path)) from error
+
+        monkeypatch.setattr(chunks, "open_regular", open_regular)
+
+
+def pass_seconds(device: World, seconds: int) -> None:
+    for _ in range(seconds):
+        device.now += 1
+        device.models.advance()
+        device.link.deliver(device.models)
+
+
+@pytest.mark.parametrize("lasts_s", [50, 300])
+def test_a_slot_that_cannot_be_read_is_damaged_after_a_minute(
+    device: World, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, lasts_s: int
+) -> None:
+    device.models.take(shelf.desired(2, release=2))
+    device.settle()
+    slot = device.state_dir / "slots" / shelf.second["ocr"].ref.digest
+    disk = FailingDisk(monkeypatch, slot)
+    cannot_open = Collected(troubles=(Trouble(model="ocr", because="it cannot be opened"),))
+    device.said_at_rest = [cannot_open]
+    pass_seconds(device, 10)
+    seen = set()
+    for _ in range(lasts_s):
+        pass_seconds(device, 1)
+        print(
+            _,
+            device.models["ocr"].journal.state,
+            served(device)["ocr"],
+            disk.reads,
+            device.models.troubles,
+        )
+        seen.add(any("disk fails" in trouble for trouble in device.models.troubles))
+    assert seen == {True}, "a fault that lasts does not come and go"
+    assert disk.reads <= 2 + lasts_s, "each 5 s, once by each reader"
+    assert served(device) == {"det": 2, "ocr": 2 if lasts_s < 60 else 1, "tiny": 2}
+    disk.fails = False
+    pass_seconds(device, 200)
+    assert served(device)["ocr"] == 2
+    assert device.models.troubles == ()
+    assert states(device)["ocr"] == "COMMITTED"
 
 
 def test_rot_of_a_release_that_nobody_sends_again_leaves_something_serving(

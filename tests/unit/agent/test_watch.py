@@ -432,6 +432,12 @@ def test_damage_is_reported_until_it_is_repaired(two: World, releases: Releases)
     assert (told.state, told.symptom) == ("DEGRADED", "damage")
     assert "model.onnx" in told.because
     assert model.exists()
+    golden = model.parents[2] / "golden" / "golden.npz"
+    for damaged in (golden, model):
+        damaged.unlink()
+        because = watch(two).because
+        assert damaged.name in because
+        assert because.count("serves again, after") == 1
     assert watch(two, turns=20).state == "WATCHING"
 
 

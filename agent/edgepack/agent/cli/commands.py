@@ -3,6 +3,7 @@
 Each command imports its parts: a help text starts in a tenth of the time of a daemon.
 """
 
+import errno
 import logging
 import os
 import signal
@@ -312,10 +313,12 @@ def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
         try:
             yield config
         except OSError as error:
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            cure = "free disk space" if is_full else "check the disk and its file system"
             raise DeviceError(
-                f"the agent's state cannot be written: {error.strerror or error}",
+                f"the agent's state cannot be read or written: {error.strerror or error}",
                 found_in=str(error.filename or config.state_dir),
-                remedy="free disk space; the serving release is unchanged",
+                remedy=f"{cure}; the serving release is unchanged",
             ) from error
         finally:
             end_strays()

@@ -63,6 +63,8 @@ MAX_OWN_EVENTS = 16
 """Events that are about no model and wait for the broker; the oldest go first."""
 FAULT = "fault in edgepack"
 """Why a message was dropped that edgepack failed to handle."""
+TROUBLE_PAUSE_S = 5.0
+"""Between reports of problems that come and go: a fleet rejects reports above a device's quota."""
 GATHER_S = 5.0
 """How often the spool is read."""
 RESEND_S = 10.0
@@ -431,7 +433,8 @@ class Agent:
             self._gathered_at = now
             self._telemetry.gather()
             self._update_metrics()
-        if (troubles := self._models.troubles) != self._reported_troubles:
+        troubles, has_paused = self._models.troubles, now - self._reported_at >= TROUBLE_PAUSE_S
+        if troubles != self._reported_troubles and has_paused:
             self._reported_troubles = troubles
             self._report()
         has_moved = abs(progress - self._reported_progress) >= PROGRESS_STEP

@@ -59,8 +59,8 @@ def lock_state_dir(state_dir: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):  # A hint for people; the disk may be full.
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        for left in state_dir.glob(f"{UNPACKED}*"):
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # They do no harm, and the next lock tries again.
+            for left in state_dir.glob(f"{UNPACKED}*"):
                 remove(left)
         yield
     finally:

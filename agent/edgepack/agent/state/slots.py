@@ -16,7 +16,7 @@ import msgspec
 from edgepack.agent.state.metadata_cache import TRUST_FOLDER
 from edgepack.agent.state.models import MODELS_FOLDER
 from edgepack.agent.state.slot_lock import lock_for_removal
-from edgepack.agent.state.state_file import Write, put_aside, read_regular, remove
+from edgepack.agent.state.state_file import LASTING_FAULT_S, Write, put_aside, read_regular, remove
 from edgepack.bundle.chunks import (
     chunk_digests,
     offsets,
@@ -86,6 +86,7 @@ class Slots:
         self._state_dir = state_dir
         self._write = write
         self.retired: set[str] = set()
+        self._unreadable: dict[str, tuple[float, float]] = {}
         with contextlib.suppress(OSError):  # The disk may be full; each write tries again.
             self._make_folders()
 
@@ -255,6 +256,22 @@ class Slots:
         files = frozenset(known)
         folders = frozenset(str(place) for path in files for place in PurePosixPath(path).parents)
         _prune(folder, "", files, folders)
+
+    def note_unreadable(self, digest: str, now: float) -> bool:
+        """Note that the disk failed to read a slot; return True if it fails for a minute already.
+
+        Args:
+            digest: The bundle.
+            now: Monotonic clock, seconds.
+        """
+        first, last = self._unreadable.get(digest, (now, now))
+        first = now if now - last > LASTING_FAULT_S else first
+        self._unreadable[digest] = (first, now)
+        return now - first >= LASTING_FAULT_S
+
+    def note_readable(self, digest: str) -> None:
+        """Note that all of a slot was read."""
+        self._unreadable.pop(digest, None)
 
     def stored_chunks(self, *, apart_from: str) -> dict[bytes, StoredChunk]:
         """Return the places of stored chunks by SHA-256, for use without a network.

@@ -1,7 +1,7 @@
 """Choosing among the variants of a release whose files are here, by probes of their own."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import msgspec
@@ -179,10 +179,12 @@ def _read_manifest(context: UpdateContext, digest: str) -> Manifest:
 def check_files(context: UpdateContext, evidence: Evidence, digest: str, variant: str) -> str:
     """Return why a variant's own files cannot be used; "" if the files are complete.
 
-    Damage of another variant of the same slot is no obstacle.
+    Damage of another variant of the same slot is no obstacle. Files that cannot be read for a
+    minute count as damaged.
 
     Raises:
         NotYetError: The files are being read.
+        OSError: The disk cannot read the files now.
     """
     key = (digest, variant)
     folder = context.deps.slots.folder(digest)
@@ -195,8 +197,28 @@ def check_files(context: UpdateContext, evidence: Evidence, digest: str, variant
         return ""
 
     if key not in evidence.checked:
-        evidence.checked[key] = context.run_in_background(f"check {digest} {variant}", look)
+        evidence.checked[key] = read_slot(context, digest, f"check {digest} {variant}", look)
     return evidence.checked[key]
+
+
+def read_slot(context: UpdateContext, digest: str, title: str, look: Callable[[Halt], str]) -> str:
+    """Return the fault that `look` finds in a slot in the background; "" without a fault.
+
+    Raises:
+        NotYetError: The slot is being read.
+        OSError: The disk cannot read the slot now.
+    """
+    try:
+        return str(context.run_in_background(title, look))
+    except OSError as error:
+        if not context.deps.slots.note_unreadable(digest, context.now()):
+            raise
+        return describe_unreadable(error)
+
+
+def describe_unreadable(error: OSError) -> str:
+    """Return the fault of files that a disk fails to read for long, as a sentence."""
+    return f"it cannot be read: {error.strerror or error}"
 
 
 def lacks_files(evidence: Evidence, digest: str) -> bool:

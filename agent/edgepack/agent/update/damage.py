@@ -1,7 +1,7 @@
 """Incomplete slots: find the fault, and serve the last good release meanwhile."""
 
 from edgepack.agent.state.pointer import ActivePointer
-from edgepack.agent.update.choosing import check_files
+from edgepack.agent.update.choosing import check_files, read_slot
 from edgepack.agent.update.context import UpdateContext
 from edgepack.agent.update.remembering import is_left
 from edgepack.bundle.slot import verify_slot
@@ -28,7 +28,7 @@ def find_fault(context: UpdateContext, pointer: ActivePointer) -> str:
             return error.problem
         return ""
 
-    known[digest] = context.run_in_background(f"look at {digest}", look)
+    known[digest] = read_slot(context, digest, f"look at {digest}", look)
     if known[digest]:
         because = f"the slot of {digest[:12]} is damaged: {known[digest]}"
         context.note("warning", because)

@@ -295,9 +295,12 @@ class Models:
         try:
             waits.append(self._scrubber.turn(updaters, self._deps.clock.monotonic()))
             waits.append(self._reverifier.turn(updaters, self._deps.clock.monotonic()))
+            fault = self._scrubber.error
         except OSError as error:
-            self._disk.failed("slots", error)
+            fault = error
             waits.append(DISK_RETRY_S)
+        if fault is not None:
+            self._disk.failed("slots", fault)
         else:
             self._disk.works("slots")
         self._clear_retired()

@@ -68,8 +68,9 @@ def end_order(journal: Journal, pointer: ActivePointer, kept: frozenset[str]) ->
     if not note.told.chosen:
         return note
     said = note.told.because
-    if note.told.symptom == "damage":
-        said = f"{title} serves again, after: {said}"[:MAX_TEXT]
+    again = f"{title} serves again, after: "
+    if note.told.symptom == "damage" and not said.startswith(again):
+        said = f"{again}{said}"[:MAX_TEXT]
     told = msgspec.structs.replace(note.told, chosen=title, because=said)
     is_wanted = title == told.wanted
     moved = Watched() if is_wanted else msgspec.structs.replace(note.moved, chosen=title)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.state.slots import Slots
+from edgepack.agent.update.choosing import describe_unreadable
 from edgepack.agent.update.remembering import title_variant
 from edgepack.agent.update.updater import Updater
 from edgepack.agent.update.work import Job, Worker
@@ -65,6 +66,14 @@ class SlotScrubber:
         self._seen: dict[str, tuple[ActivePointer, _Stamp]] = {}
         self._faults: dict[str, str] = {}
         self._repairs: dict[str, tuple[float, float]] = {}
+        self._glance_error: OSError | None = None
+        self._read_errors: dict[str, OSError] = {}
+        self._read_again_at = now
+
+    @property
+    def error(self) -> OSError | None:
+        """Why the slots cannot be read now; None after a try that worked."""
+        return self._glance_error or next(iter(self._read_errors.values()), None)
 
     @property
     def troubles(self) -> tuple[str, ...]:
@@ -78,15 +87,13 @@ class SlotScrubber:
             Seconds after which to call again at the latest.
 
         Raises:
-            OSError: The disk cannot be read or written now; a later turn tries again.
+            OSError: The disk cannot be written now; a later turn tries again.
         """
         self._take_result(updaters, now)
         is_due = now >= self._listen_at
         if is_due:
             self._listen_at = now + LISTEN_S
-            for updater in updaters:
-                if updater.is_at_rest and updater.active is not None:
-                    self._glance(updater, updater.active, now)
+            self._glance_at_all(updaters, now)
         if not all(updater.is_at_rest for updater in updaters):
             if self._job:
                 self._job[2].halt.set()
@@ -96,9 +103,18 @@ class SlotScrubber:
         if self._round_at is not None and now >= self._round_at:
             self._round_at = now + self._interval_s
             self._add(one.name for one in updaters)
-        if self._job is None and self._waiting:
+        if self._job is None and self._waiting and now >= self._read_again_at:
             self._begin(self._waiting.pop(0), updaters, now)
         return LISTEN_S if updaters else None
+
+    def _glance_at_all(self, updaters: Sequence[Updater], now: float) -> None:
+        self._glance_error = None
+        for updater in updaters:
+            if updater.is_at_rest and updater.active is not None:
+                try:
+                    self._glance(updater, updater.active, now)
+                except OSError as error:
+                    self._glance_error = error
 
     def _glance(self, updater: Updater, active: ActivePointer, now: float) -> None:
         """Check presence and type of every file, where anything changed since the last glance."""
@@ -156,6 +172,7 @@ class SlotScrubber:
         updater = next((one for one in updaters if one.name == name), None)
         active = updater.active if updater else None
         if active is None:
+            self._read_errors.pop(name, None)
             return
         folder, pause_s = self._slots.folder(active.digest), PIECE_PAUSE_S
         if name in self._urgent:
@@ -186,9 +203,15 @@ class SlotScrubber:
         except HaltedError:
             self._add([name])  # An update came in between.
             return
-        except OSError:
+        except OSError as error:
             self._add([name])
-            raise
+            self._read_errors[name], self._read_again_at = error, now + LISTEN_S
+            if not self._slots.note_unreadable(active.digest, now):
+                return
+            fault = describe_unreadable(error)
+        else:
+            self._read_errors.pop(name, None)
+            self._slots.note_readable(active.digest)
         for updater in updaters:
             if updater.name != name or updater.active != active:
                 continue

@@ -112,7 +112,7 @@ class Watcher:
         self._noted[symptom] = because
         pointer = self._context.model.pointer.read()
         if is_new and pointer is not None and "variant" not in ROWS[symptom].steps:
-            self._degrade(pointer, symptom, because, transitions)
+            self._degrade(pointer, symptom, because, transitions, is_news=True)
 
     @property
     def _memory(self) -> WatchNote:
@@ -450,11 +450,18 @@ class Watcher:
         return min(INTERVALS * self._settings.interval_s * 2.0**cancelled, CALM_DAY_S)
 
     def _degrade(
-        self, pointer: ActivePointer, symptom: Symptom, because: str, transitions: Transitions
+        self,
+        pointer: ActivePointer,
+        symptom: Symptom,
+        because: str,
+        transitions: Transitions,
+        *,
+        is_news: bool = False,
     ) -> None:
-        """Report a symptom, once; the wanted variant stays known."""
+        """Report a symptom, once unless the reason is news; the wanted variant stays known."""
         told, title = self._memory.told, title_variant(pointer)
-        if (told.state, told.symptom, told.chosen) == ("DEGRADED", symptom, title):
+        known = (told.state, told.symptom, told.chosen)
+        if known == ("DEGRADED", symptom, title) and not is_news:
             return
         told = degraded(self._context, symptom, told.wanted or title, pointer, because)
         transitions.watch(msgspec.structs.replace(self._memory, told=told))
