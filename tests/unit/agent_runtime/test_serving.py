@@ -1,5 +1,6 @@
 """Serving: the pointer decides the release, and no failure of a new model affects inferences."""
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -277,7 +278,17 @@ def test_a_spool_that_cannot_be_written_does_not_disturb_serving(
     assert "latencies cannot be handed to the agent" in caplog.text
 
 
+def shared_counts() -> list[Path]:
+    """Return the files of counts that this process has open."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # The folder's own.
+            found.append(descriptor.readlink())
+    return [path for path in found if path.suffix == spool.COUNTS]
+
+
 def test_threads_run_through_twenty_swaps_without_a_failed_inference(tmp_path: Path) -> None:
+    assert spool.open_spool(tmp_path, str(tmp_path / "run")) == ""
     pointers = [install_model(tmp_path, 1, scale=1.0), install_model(tmp_path, 2, scale=2.0)]
     write_pointer(tmp_path, pointers[0])
     feeds = make_inputs(1)[0]
@@ -307,6 +318,7 @@ def test_threads_run_through_twenty_swaps_without_a_failed_inference(tmp_path: P
         stop.set()
         for thread in threads:
             thread.join()
+        wait_until(lambda: len(shared_counts()) == 1, "files of replaced releases are closed")
     assert failures == []
     assert seen == {1.0, 2.0}
     assert model.troubles == ()

@@ -30,6 +30,7 @@ from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.state.verification_settings import read_verification
 from edgepack.agent.telemetry.record import Record
 from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
+from edgepack.durable import is_disk_fault
 from edgepack.errors import BundleError, DeviceError
 from edgepack.wire.messages import BundleRef
 
@@ -90,6 +91,7 @@ class Follower:
         self._holders: set[Holder] = set()
         self._replaced: list[weakref.ref[OpenedModel]] = []
         self._spool_fails = False
+        self._watch_error = ""
         self._unusable_shadow: Shadow | None = None
         self._stop = threading.Event()
         self._registration = Registration(state_dir, name)
@@ -203,6 +205,7 @@ class Follower:
         except BaseException:
             self._registration.update(opening="")
             raise
+        record.has_served = True
         self._registration.update(
             digest=pointer.digest, variant=choice.chosen, opening="", wrong="", healed=""
         )
@@ -316,8 +319,13 @@ class Follower:
                     spooled_at = time.monotonic()
                     self._spool()
                     self.keeper.write()
-            except Exception:  # The outermost loop: serving goes on.
-                logger.exception("watching the active model failed, trying on")
+                self._watch_error = ""
+            except Exception as error:  # The outermost loop: serving goes on.
+                if repr(error) != self._watch_error:  # It may fail each turn.
+                    self._watch_error = repr(error)
+                    is_known = isinstance(error, OSError) and is_disk_fault(error)
+                    said = "watching model=%s failed, trying on: %s"
+                    logger.warning(said, self._name, error, exc_info=not is_known)
 
     def _follow(self) -> None:
         """Swap in another model if the pointer changes."""
@@ -368,15 +376,27 @@ class Follower:
         if len(held) < len(self._replaced):
             self._replaced = held
             give_memory_back()
+            self._spool()
+
+    def _is_over(self, record: Record) -> bool:
+        """Check that no release counts in a record any more, and none is about to."""
+        shadow = self.serving.pointer.shadow
+        opened = (self.serving, *(one() for one in self._replaced))
+        next_one = shadow.bundle.digest if shadow is not None and shadow.is_next else ""
+        is_used = any(one is not None and one.record is record for one in opened)
+        return record.has_served and not is_used and record.digest != next_one
 
     def _spool(self, *, is_final: bool = False) -> None:
         """Write every record that changed since the last write."""
         try:
             is_swapping = any(one() is not None for one in self._replaced)
             serving = getattr(self, "serving", None)  # None when the first one cannot be opened
-            for record in list(self._records.values()):
+            for key, record in list(self._records.items()):
                 is_alone = serving is not None and serving.record is record and not is_swapping
-                record.write(self.troubles, is_final=is_final, is_alone=is_alone)
+                is_over = serving is not None and self._is_over(record)
+                record.write(self.troubles, is_final=is_final or is_over, is_alone=is_alone)
+                if is_over:
+                    del self._records[key]
             self._spool_fails = False
         except OSError as error:
             if not self._spool_fails:

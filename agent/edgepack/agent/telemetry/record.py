@@ -19,6 +19,9 @@ class Record:
     Args:
         state_dir: The agent's state folder.
         model, digest, version, variant, provider: Release that runs.
+
+    Attributes:
+        has_served: Whether the release was open for the application.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class Record:
         self.version = version
         self.variant = variant
         self.provider = provider
+        self.has_served = False
         self.since = time.time()
         self.latency = Counts()
         self.sketches = SketchRecorder()
