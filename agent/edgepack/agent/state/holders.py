@@ -9,6 +9,7 @@ process that cannot reach the runtime directory registers in the state folder.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -21,7 +22,13 @@ from typing import NamedTuple
 import msgspec
 
 from edgepack.agent.state.slot_lock import SlotLock, lock_new_file
-from edgepack.agent.state.state_file import RUNTIME_LINK, put_aside, read_shared, remove
+from edgepack.agent.state.state_file import (
+    RUNTIME_LINK,
+    open_shared,
+    put_aside,
+    read_shared,
+    remove,
+)
 from edgepack.versions import Format, NewerVersionError, Version
 
 HOLDERS_FOLDER = "holders"
@@ -278,9 +285,11 @@ def _is_locked(path: Path) -> bool:
     """Check whether a process holds a registration.
 
     Raises:
-        OSError: The file is gone or may not be read.
+        OSError: The file is gone, is not regular, or may not be read.
     """
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    file = open_shared(path)
+    if file is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

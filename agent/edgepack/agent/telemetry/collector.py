@@ -28,6 +28,7 @@ from edgepack.agent.telemetry.spool import (
 from edgepack.agent.telemetry.totals import Named
 from edgepack.bundle.features import FeatureSum, sums_since
 from edgepack.errors import TransferError
+from edgepack.text import printable
 from edgepack.versions import NewerVersionError
 from edgepack.wire import histogram
 from edgepack.wire.messages import Telemetry
@@ -151,11 +152,11 @@ class LatencyCollector:
                 part = _since(earlier, spooled, shadow)
                 features = sums_since(earlier.features if earlier else (), spooled.features)
             except NewerVersionError as error:
-                dropped.append(f"{name}: {error.problem}")
+                dropped.append(printable(f"{name}: {error.problem}"))
                 continue
             except (TransferError, OSError) as error:
                 problem = error.problem if isinstance(error, TransferError) else error.strerror
-                reason = f"{name}: {problem}"
+                reason = printable(f"{name}: {problem}")
                 logger.warning("spool file dropped: %s", reason)
                 dropped.append(reason)
                 with contextlib.suppress(OSError):
