@@ -16,9 +16,6 @@ from edgepack.bundle.manifest import (
 from edgepack.bundle.signature import root_digest
 from edgepack.errors import BundleError
 
-UNPACKED = ".edgepack-unpacked-"
-"""Begin of the name of a temporary folder with an unpacked bundle."""
-
 
 def locate(path: Path) -> Path:
     """Return the real path of a bundle: its name may be a link, its files may not.
@@ -65,7 +62,9 @@ def digest_of_folder(folder: Path, manifest: Manifest) -> str:
 
 
 @contextmanager
-def open_bundle(path: Path, *, within: Path | None = None) -> Iterator[Path]:
+def open_bundle(
+    path: Path, *, within: Path | None = None, prefix: str = "edgepack-"
+) -> Iterator[Path]:
     """Give the folder of a bundle in either form; an archive is unpacked for the time being.
 
     Nothing is verified.
@@ -73,6 +72,7 @@ def open_bundle(path: Path, *, within: Path | None = None) -> Iterator[Path]:
     Args:
         path: The bundle.
         within: Folder for the unpacked copy; None is where `TMPDIR` says.
+        prefix: Begin of the copy's name.
 
     Raises:
         BundleError: There is nothing at `path`, or the archive cannot be unpacked.
@@ -82,7 +82,7 @@ def open_bundle(path: Path, *, within: Path | None = None) -> Iterator[Path]:
         check_folder(path)
         yield path
         return
-    with tempfile.TemporaryDirectory(prefix=UNPACKED, dir=within) as temporary:
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=within) as temporary:
         folder = Path(temporary) / (path.stem or "bundle")
         try:
             unpack(path, folder)

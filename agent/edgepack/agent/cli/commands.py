@@ -17,8 +17,9 @@ import click
 
 from edgepack.agent.config import AgentConfig, read_config
 from edgepack.agent.hooks.strays import adopt_strays, end_strays
-from edgepack.agent.state.lock import lock_state_dir, lock_when_disk_works
+from edgepack.agent.state.lock import UNPACKED, lock_state_dir, lock_when_disk_works
 from edgepack.core_files import forbid_core_files
+from edgepack.durable import is_disk_fault
 from edgepack.errors import DeviceError, EdgepackError
 from edgepack.json_text import json_text
 from edgepack.key_place import check_key_place, into_work_tree_option
@@ -170,7 +171,7 @@ def install(
 
     with (
         _stopped_agent(config_path) as config,
-        open_bundle(bundle, within=Path(config.state_dir)) as folder,
+        open_bundle(bundle, within=Path(config.state_dir), prefix=UNPACKED) as folder,
     ):
         verified = load_trust(config).check_folder(folder)
         link = LocalLink(verified)
@@ -297,6 +298,11 @@ def main() -> None:
     except EdgepackError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)
+    except OSError as error:
+        if not is_disk_fault(error):
+            raise
+        click.echo(f"error: {_disk_error(error, 'a file')}", err=True)
+        sys.exit(1)
 
 
 @contextmanager
@@ -313,15 +319,19 @@ def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
         try:
             yield config
         except OSError as error:
-            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            cure = "free disk space" if is_full else "check the disk and its file system"
-            raise DeviceError(
-                f"the agent's state cannot be read or written: {error.strerror or error}",
-                found_in=str(error.filename or config.state_dir),
-                remedy=f"{cure}; the serving release is unchanged",
-            ) from error
+            raise _disk_error(error, "the agent's state", config.state_dir) from error
         finally:
             end_strays()
+
+
+def _disk_error(error: OSError, what: str, place: str = "") -> DeviceError:
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    cure = "free disk space" if is_full else "check the disk and its file system"
+    return DeviceError(
+        f"{what} cannot be read or written: {error.strerror or error}",
+        found_in=str(error.filename or place) or None,
+        remedy=f"{cure}; the serving release is unchanged",
+    )
 
 
 def _models(config: AgentConfig, link: "LocalLink") -> "Models":

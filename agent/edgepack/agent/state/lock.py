@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edgepack.agent.state.state_file import put_aside, remove
-from edgepack.bundle.forms import UNPACKED
 from edgepack.durable import is_disk_fault
 from edgepack.errors import DeviceError
 
@@ -19,6 +18,8 @@ log = logging.getLogger(__name__)
 
 LOCK_FILE = "agent.lock"
 LOCK_MODE = 0o600
+UNPACKED = ".edgepack-unpacked-"
+"""Begin of the name of a folder with a bundle that is being installed."""
 
 
 @contextmanager
