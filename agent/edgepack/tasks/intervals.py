@@ -69,6 +69,19 @@ def independent(
     return total / max(effect, least_effect)
 
 
+def low_of_groups(value: float, low: float, size: int) -> float:
+    """Return the lower bound of a value if each group of its observations tells as much as one.
+
+    Args:
+        value, low: The value, and its lower bound for independent observations.
+        size: Observations of a group.
+    """
+    wider = value - (value - low) * math.sqrt(size)
+    if value == 1.0 and 0.0 < low < 1.0:  # Wilson's bound of observations that all agree.
+        wider = min(wider, low / (low + size * (1.0 - low)))
+    return wider
+
+
 def kept_low(lost: Sequence[float], whole: Sequence[float]) -> float:
     """Return the lower bound of 1 - sum(lost) / sum(whole), from the variance between samples.
 

@@ -9,6 +9,7 @@ from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search.judge import NEAR_SPARE, CandidateJudge
 from edgepack.packager.tensors.sequence import Feeds, Samples, State
 from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.intervals import share_low
 from tests.unit.packager_passes.declaring import declare
 
 _COUNT = 40
@@ -147,3 +148,4 @@ def test_a_described_state_is_judged_by_the_outputs_that_it_changes() -> None:
     verdict = judge.judge(run)
     assert verdict.passed
     assert [entry.task for entry in verdict.agreements] == ["classification"]
+    assert verdict.low == pytest.approx(share_low(1.0, samples.count)), "a chain counts once"

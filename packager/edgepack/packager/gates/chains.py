@@ -14,10 +14,14 @@ that kept 96 %, and a chain through all samples depended on the few loud samples
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
+from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.intervals import low_of_groups
 
 STEPS = 8
 """Inferences of a chain."""
@@ -63,6 +67,38 @@ def _run_chains(run: Run, samples: Samples, starts: Sequence[int]) -> Iterator[O
         carried: Feeds = {}
         for step in range(STEPS):
             feeds = samples.read((start + step) % samples.count)
-            outputs = run({**feeds, **carried})
+            outputs = run(feeds | fitting(carried, feeds))
             carried = {state.input: outputs[state.output] for state in samples.states}
             yield outputs
+
+
+def fitting(carried: Feeds, feeds: Feeds) -> Feeds:
+    """Return the carried states that have the sizes of the sample's own; others begin anew.
+
+    Args:
+        carried: States after the inference before, by input.
+        feeds: The sample.
+    """
+    return {
+        name: state
+        for name, state in carried.items()
+        if name not in feeds or state.shape == feeds[name].shape
+    }
+
+
+def of_chains(verdict: Verdict) -> Verdict:
+    """Return the verdict on chains with the bounds of as many observations as there are chains.
+
+    The inferences of a chain are alike, and chains overlap: each continues with the samples that
+    others begin with.
+    """
+    if verdict.low is None:
+        return verdict
+    bounds = tuple((nears, low_of_groups(nears, low, STEPS)) for nears, low in verdict.bounds)
+    seen = verdict.low_as_seen
+    return replace(
+        verdict,
+        low=low_of_groups(verdict.value, verdict.low, STEPS),
+        bounds=bounds,
+        low_as_seen=None if seen is None else low_of_groups(verdict.value, seen, STEPS),
+    )

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from edgepack.packager.gates.accuracy import Reference
-from edgepack.packager.gates.chains import run_samples
+from edgepack.packager.gates.chains import of_chains, run_samples
 from edgepack.packager.gates.tokens import TokenReference
 from edgepack.packager.gates.user_metric import Metric, evaluate_metric, judge_metric
 from edgepack.packager.gates.verdict import Verdict
@@ -116,7 +116,8 @@ class CandidateJudge:
                     got[index] = self._run_one(run, index, before_each)
             if look < count and (failed := self._given_up(got, at_least)) is not None:
                 return failed
-        return self._in_use.judge(*_joined(got))
+        verdict = self._in_use.judge(*_joined(got))
+        return of_chains(verdict) if self.samples.states else verdict
 
     def _run_one(self, run: Run, index: int, before_each: Callable[[], None]) -> "_Ran":
         if self._tokens is None:
