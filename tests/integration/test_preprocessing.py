@@ -72,6 +72,10 @@ _RAW = "scale = 1.0"
     [
         ("cls", _INIT, "none below 0"),
         ("cls", _RAW, "standard deviations from those that its BatchNormalization saw"),
+        ("cls", "mean = [123.7, 116.8, 103.9]\nstd = [58.4, 57.1, 57.4]", "none above 0"),
+        ("cls", f"scale = {1 / 255**2}\n{_TRAINED}", "none above 0"),
+        ("rec", f"scale = {1 / 255**2}\n{_IMAGENET}", "none above 0"),
+        ("rec", "mean = [0.5, 0.5, 0.5]\nstd = [0.06, 0.06, 0.06]", "farther from 0"),
         ("cls", _TRAINED, ""),
         ("cls", _IMAGENET, ""),
         ("det", _INIT, "none below 0"),

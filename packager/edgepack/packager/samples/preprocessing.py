@@ -7,8 +7,9 @@ not show the mistake. Three things do:
    size of the training inputs: pixels of 0 … 255 in place of 0 … 1 are hundreds of times too large.
 2. The values. Classifiers, readers and text detectors of colour pictures are trained on inputs
    around 0 by nearly every recipe (ImageNet's mean and std, or -1 … 1). Values without any below 0
-   are the result of `edgepack init`'s default, which has no mean. Object detectors (YOLO) do take 0
-   … 1, and are left out.
+   are the result of `edgepack init`'s default, which has no mean; values without any above 0, with
+   a small range or far from 0, of a scale or mean that was applied twice or not at all. Object
+   detectors (YOLO) do take 0 … 1, and are left out.
 3. A mean below its std in every channel, declared or shown by arrays with channels that begin at
    `-std / mean` of a published recipe: both were swapped.
 """
@@ -72,6 +73,10 @@ _SAME = 0.01
 
 _LOWEST_OF_POSITIVE = -0.02
 """Values above this are taken for not negative: resizing overshoots a little."""
+
+_LEAST_RANGE, _FARTHEST, _PIXELS = 0.5, 6.0, 50.0
+"""Recipes above, and mean and std .5, give a range of at least 2 and no value beyond 3; pixels with
+a mean alone reach 100 or more. Values of dark pictures differ by a quarter of the range still."""
 
 
 class InputValues(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,14 +166,27 @@ def find_doubts(
             continue  # the model prepares its pictures itself
         if far := _far_from_training(source.model, first, samples, entry.name):
             doubts.append(f"{_says(entry)}. {far} {_correct(entry.name)}")
-        elif entry.low >= _LOWEST_OF_POSITIVE and _is_centred_kind(source, samples):
+        elif (unlike := _describe_range(entry)) and _is_centred_kind(source, samples):
             doubts.append(
-                f"{_says(entry)}, none below 0. Most models of this kind are trained on values "
+                f"{_says(entry)}, {unlike}. Most models of this kind are trained on values "
                 "around 0 (ImageNet's mean [0.485, 0.456, 0.406] and std [0.229, 0.224, 0.225], or "
                 "mean and std 0.5). Accuracy beside the float model does not show the mistake. "
                 f"{_correct(entry.name)}"
             )
     return tuple(doubts)
+
+
+def _describe_range(entry: InputValues) -> str:
+    """Return how values differ from those of every published recipe; "" if they do not."""
+    if entry.low >= _LOWEST_OF_POSITIVE:
+        return "none below 0"
+    if entry.high <= -_LOWEST_OF_POSITIVE:
+        return "none above 0"
+    if entry.high - entry.low < _LEAST_RANGE:
+        return "which differ by little"
+    if _FARTHEST < max(-entry.low, entry.high) < _PIXELS:
+        return "farther from 0 than any published recipe leads"
+    return ""
 
 
 def _describe_swap(entry: InputValues, declared: InputDeclaration | None) -> str:

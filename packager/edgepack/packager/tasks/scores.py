@@ -233,8 +233,11 @@ def _may_be_quantities(task: str, values: Sequence[Tensor]) -> bool:
 
 def _describe_quiet(name: str, values: Sequence[Tensor]) -> str:
     """Report a possible score that always stays near 0."""
-    least = min(float(np.nanmin(value)) for value in values)
-    greatest = max(float(np.nanmax(value)) for value in values)
+    finite = [found for value in values if (found := value[np.isfinite(value)]).size]
+    if not finite:
+        return ""
+    least = min(float(value.min()) for value in finite)
+    greatest = max(float(value.max()) for value in finite)
     if least < 0.0 or not 0.0 < greatest < _FINDS_NOTHING:
         return ""
     return (
