@@ -308,6 +308,25 @@ def test_device_rolls_back_a_release_whose_processes_die_hang_or_are_silent(
     assert world.pointer.bundle == releases.one.ref
 
 
+@pytest.mark.parametrize(("soak_s", "is_told"), [(1.0, False), (30.0, True)])
+def test_commit_names_the_processes_that_did_not_take_the_release(
+    world: World, releases: Releases, soak_s: float, is_told: bool
+) -> None:
+    old = releases.one.ref.digest
+    other = held(pid=8, model="other", digest="x")
+    taken = held(pid=9, digest=releases.two.ref.digest)
+    world.holders = lambda: Holders(
+        held=tuple(
+            msgspec.structs.replace(one, beat_at=world.now)
+            for one in (held(digest=old), other, taken)
+        )
+    )
+    world.updater.orders.offer(releases.two.order(2, soak_s=soak_s))
+    assert world.settle() == "COMMITTED"
+    said = "another release still serves in process 7"
+    assert (said in world.journal.because) == is_told
+
+
 def test_release_that_serves_is_no_longer_judged_by_silence(
     world: World, releases: Releases
 ) -> None:

@@ -55,6 +55,10 @@ def activate(context: UpdateContext) -> Step:
     return Ended(outcome="success", because=because)
 
 
+_FOLLOWED_S = 10.0
+"""In so much time, a process takes a release."""
+
+
 def soak(context: UpdateContext) -> Step:
     """Judge the serving model by the watch's table until the end of its soak."""
     scratch, offer = context.scratch, context.offer
@@ -94,7 +98,7 @@ def soak(context: UpdateContext) -> Step:
     if held_up := context.run_hooks("committed", "before"):
         return held_up
     back, previous = context.journal.back, context.journal.previous
-    told = _told(seen) + tell_shadow(context, shadowed)
+    told = _told(seen) + _tell_behind(context, soaked_s) + tell_shadow(context, shadowed)
     return Ended(
         outcome="firmware" if context.journal.firmware else "success",
         because=f"soaked for {offer.soak_s:g} s without trouble, {told}",
@@ -177,6 +181,15 @@ def remove(context: UpdateContext) -> Step:
 def _told(seen: int) -> str:
     """Return the evidence of the soak in words; few inferences prove little."""
     return f"{counted(seen, 'inference')} seen" if seen else "no evidence: no inference was seen"
+
+
+def _tell_behind(context: UpdateContext, soaked_s: float) -> str:
+    """Name the processes that have not taken the release; "" without any, or in a short soak."""
+    held = context.deps.tools.holders().held if soaked_s >= _FOLLOWED_S else ()
+    own = (one for one in held if one.model == context.model.name and one.digest)
+    behind = [str(one.pid) for one in own if context.digest not in one.releases]
+    processes = "process" if len(behind) == 1 else "processes"
+    return f"; another release still serves in {processes} {', '.join(behind)}" if behind else ""
 
 
 def _longest_s(context: UpdateContext) -> float:
