@@ -106,3 +106,4 @@ def test_a_float_model_that_gives_nan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BuildError) as caught:
         _choose(source, samples, tmp_path)
     assert caught.value.problem.startswith("the float model gives NaN or infinity in output 'y'")
+    assert caught.value.found_in == "test, sample 0"

@@ -16,6 +16,7 @@ from edgepack.packager.samples.recurrence import find_states
 from edgepack.packager.source.model import load_source
 from edgepack.packager.tensors.sequence import Feeds, Samples, State
 from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.tasks.arrays import Outputs
 
 STATE = State(input="state", output="stateN")
 
@@ -188,6 +189,24 @@ def test_a_chain_starts_with_the_samples_state_and_goes_on_with_its_own() -> Non
     assert describe_chains(samples) == (
         "3 chains of 8 inferences, each feeding its state to the next"
     )
+
+
+def test_a_sample_of_another_batch_begins_with_its_own_state() -> None:
+    samples = Samples(
+        count=6,
+        read=lambda index: {
+            "x": np.ones((index % 3 + 1, 4), np.float32),
+            "state": np.zeros((index % 3 + 1, 2), np.float32),
+        },
+        source="samples",
+        states=(STATE,),
+    )
+
+    def run(feeds: Feeds) -> Outputs:
+        assert len(feeds["x"]) == len(feeds["state"])
+        return {"y": feeds["x"], "stateN": feeds["state"] + 1}
+
+    assert len(run_samples(run, samples)) == 6 * STEPS
 
 
 def test_without_states_every_sample_runs_once() -> None:

@@ -117,7 +117,7 @@ class Calibration:
         low = np.full(len(self.tensors), np.inf)
         high = np.full(len(self.tensors), -np.inf)
         names = [f"{name}/{kind}" for kind in ("ReduceMin", "ReduceMax") for name in self.tensors]
-        for number, values in enumerate(self._observe(model, names, "bounds", "calibrating"), 1):
+        for number, values in enumerate(self._observe(model, names, "bounds", "calibrating")):
             least, greatest = np.split(np.array(values, dtype=np.float64), 2)
             is_empty = (least == np.inf) & (greatest == -np.inf)  # what ONNX makes of no values
             self._refuse_nan(np.isnan(least) | np.isnan(greatest), number)
@@ -161,8 +161,7 @@ class Calibration:
     def _refuse_nan(self, is_nan: Bools, number: int) -> None:
         if is_nan.any():
             raise BuildError(
-                f"tensor '{self.tensors[int(is_nan.argmax())]}' holds NaN on calibration sample "
-                f"{number}",
-                found_in=self.samples.source,
+                f"tensor '{self.tensors[int(is_nan.argmax())]}' holds NaN on a calibration sample",
+                found_in=self.samples.title(number),
                 remedy="check the sample; if it is right, the float model itself fails on it",
             )

@@ -88,7 +88,12 @@ def open_samples(where: str, wanted: WantedInputs, progress: Progress) -> Opened
         return raw.fit(number).feeds
 
     return OpenedSamples(
-        samples=Samples(count=len(kept), read=read, source=where),
+        samples=Samples(
+            count=len(kept),
+            read=read,
+            source=where,
+            file_of=lambda index: raw.label(numbers[index]),
+        ),
         digests=tuple(kept),
         notes=(
             *raw.notes,

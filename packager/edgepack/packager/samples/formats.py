@@ -44,11 +44,13 @@ class FileSamples(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         count: How many.
         fit: Reads sample `i`; a `BuildError` states a mismatch with the model.
+        label: File (and place inside) of sample `i`, for messages.
         notes: Notes on the samples for a person, a sentence each.
     """
 
     count: int
     fit: Callable[[int], Fitted]
+    label: Callable[[int], str]
     notes: tuple[str, ...]
 
 
@@ -86,7 +88,7 @@ def open_files(path: Path, wanted: WantedInputs) -> FileSamples:
     def fit(index: int) -> Fitted:
         return fit_sample(raw.read(index), wanted, raw.label(index))
 
-    return FileSamples(count=raw.count, fit=fit, notes=raw.notes)
+    return FileSamples(count=raw.count, fit=fit, label=raw.label, notes=raw.notes)
 
 
 def _open(path: Path, wanted: WantedInputs) -> RawSamples:

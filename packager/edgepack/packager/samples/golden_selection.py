@@ -20,7 +20,7 @@ from edgepack.packager.runtime.model_run import largest_difference
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import FloatSource, open_reference
 from edgepack.packager.tensors.sequence import Feeds, Samples
-from edgepack.packager.wording import some_of
+from edgepack.packager.wording import some_of, toml_key
 from edgepack.tasks.arrays import Floats, Outputs, Tensor
 from edgepack.tasks.description import IGNORED
 
@@ -70,9 +70,9 @@ def choose_golden(
     telling: list[int] = []
     for index in range(count):
         inputs.append(held_out.read(index))
-        given = run(inputs[-1])
+        given = run(inputs[-1], held_out.title(index))
         if index == 0:
-            check_repeatable(source, given, run(inputs[-1]))
+            check_repeatable(source, given, run(inputs[-1], held_out.title(index)))
         float_source.remember(inputs[-1], given)
         outputs.append({n: value for n, value in given.items() if n not in source.watched})
         telling += [index] if tells(given) else []
@@ -99,11 +99,10 @@ class _Reference:
     """The unchanged source model, on a single thread, so that sums have a fixed order."""
 
     def __init__(self, source: SourceModel, work_dir: Path) -> None:
-        self._path = str(source.path)
         self._unread = set(source.description.outputs_of(IGNORED))
         self._run = open_reference(source, work_dir / "golden.onnx", threads=1)
 
-    def __call__(self, feeds: Feeds) -> Feeds:
+    def __call__(self, feeds: Feeds, title: str) -> Feeds:
         outputs = self._run(feeds)
         for name, array in outputs.items():
             if name in self._unread:
@@ -112,8 +111,9 @@ class _Reference:
                 raise BuildError(
                     f"the float model gives NaN or infinity in output {name!r} on a held-out "
                     "sample: nothing can be compared with that",
-                    found_in=self._path,
-                    remedy="check the samples' preprocessing, and the model on that sample",
+                    found_in=title,
+                    remedy="check the sample's preprocessing, and the model on that sample; or "
+                    f"leave the output out: task = 'ignored' in [outputs.{toml_key(name)}]",
                 )
         return outputs
 

@@ -58,6 +58,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         mask: Mask of padding; None without padding.
         description: Meaning of the model's outputs.
         decoder: How tokens follow each other; None where the model is not a decoder.
+        file_of: Returns the file of sample `i`; None without files.
     """
 
     count: int
@@ -67,6 +68,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     mask: Mask | None = None
     description: ModelDescription = NOTHING_KNOWN
     decoder: Decoder | None = None
+    file_of: Callable[[int], str] | None = None
 
     def __iter__(self) -> Iterator[Feeds]:
         return (self.read(index) for index in range(self.count))
@@ -77,7 +79,16 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     def pick(self, indices: Sequence[int]) -> "Samples":
         """Return the samples at the indices, in that order."""
         chosen = tuple(indices)
-        return replace(self, count=len(chosen), read=lambda index: self.read(chosen[index]))
+        return replace(
+            self,
+            count=len(chosen),
+            read=lambda index: self.read(chosen[index]),
+            file_of=lambda index: self.title(chosen[index]),
+        )
+
+    def title(self, index: int) -> str:
+        """Return where a sample comes from, for messages."""
+        return self.file_of(index) if self.file_of else f"{self.source}, sample {index}"
 
     def first(self, most: int) -> "Samples":
         """Return the first samples, at most `most`."""
