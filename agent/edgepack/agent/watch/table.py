@@ -168,7 +168,7 @@ ROWS: dict[Symptom, Row] = {
         measurement="latency by intervals, against the release's own past hour on this device",
         evidence=(
             "10 times as slow in 3 intervals of 10 s, or twice in 5 of a minute; then the variant "
-            "is probed again"
+            "is probed again. If the probe is fast, the interval after it must be slow, too"
         ),
         in_soak=(
             "10 times as slow as the previous release in 3 intervals of 10 s, or twice in 5 of a "
