@@ -572,3 +572,20 @@ def test_a_rollback_by_the_watch_is_logged_as_a_warning_and_advises_no_way_to_th
     (failing,) = failing_releases(two.models, lambda _digest: Recent(outcomes)).values()
     assert failing is not None
     assert failing.previous == ""
+
+
+def test_failures_in_a_soak_advise_the_release_that_a_rollback_returns_to(
+    two: World, releases: Releases
+) -> None:
+    told: list[str] = []
+
+    def note(state: str) -> None:
+        if state == "SOAKING":
+            outcomes = Outcomes(inferences=100, failed=50)
+            found = failing_releases(two.models, lambda _digest: Recent(outcomes)).values()
+            told.extend(one.previous for one in found if one is not None)
+
+    two.on_move = note
+    two.updater.orders.offer(releases.three.order(3))
+    assert two.settle() == "COMMITTED"
+    assert told == ["1.2.0"]

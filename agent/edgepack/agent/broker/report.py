@@ -65,8 +65,9 @@ def failing_releases(models: Models, recent: RecentOf) -> dict[str, Failing | No
     for updater in models:
         if (active := updater.active) is None:
             continue
-        known, previous = recent(active.digest).outcomes, updater.journal.previous
-        if previous is not None and is_left(updater.journal, previous):
+        known, journal = recent(active.digest).outcomes, updater.journal
+        previous = journal.previous if active.committed else journal.back
+        if previous is not None and is_left(journal, previous):
             previous = None
         found[active.digest] = None
         if known is not None:
