@@ -280,7 +280,7 @@ class ReleaseCache:
             model=wanted.name,
             digest=wanted.digest,
             because=because,
-            numbers={"source": wanted.source},
+            numbers={"source": wanted.source} if wanted.source else {},
         )
         with self._store.transaction() as session:
             audit.note(session, self._store.now(), entry)
