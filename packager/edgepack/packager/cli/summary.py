@@ -24,6 +24,10 @@ from edgepack.text import printable, printable_lines
 
 _HEADINGS = ("profile", "size", "accuracy kept", "nodes", "latency")
 _RIGHT = ("size", "nodes", "latency")
+_PROBED = (
+    "In this environment, by an agent's probe (single runs of golden samples; the table has the "
+    "times of races)"
+)
 
 
 def print_summary(result: BuildResult) -> None:
@@ -56,7 +60,7 @@ def print_summary(result: BuildResult) -> None:
         click.echo(_wrapped(f"- {proposal.profile} may need a tighter budget: {proposal.because}."))
         click.echo("  in a profile that extends it, below [gates.accuracy]:")
         click.echo(printable_lines(proposal.line.splitlines()))
-    click.echo(f"\n{_wrapped(f'In this environment: {report.choice}')}")
+    click.echo(f"\n{_wrapped(f'{_PROBED}: {report.choice}')}")
     bundle = click.style(str(result.output), bold=True)
     click.echo(f"bundle  {bundle}  sha256:{result.digest[:16]}…")
     click.echo(f"report  {result.report_html}")
