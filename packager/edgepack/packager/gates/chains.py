@@ -22,6 +22,7 @@ from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.intervals import low_of_groups
+from edgepack.text import counted
 
 STEPS = 8
 """Inferences of a chain."""
@@ -59,7 +60,8 @@ def describe_chains(samples: Samples) -> str:
     """Describe the way of running, for the report; "" without states."""
     if not samples.states:
         return ""
-    return f"{samples.count} chains of {STEPS} inferences, each feeding its state to the next"
+    chains = counted(samples.count, "chain")
+    return f"{chains} of {STEPS} inferences, each feeding its state to the next"
 
 
 def _run_chains(run: Run, samples: Samples, starts: Sequence[int]) -> Iterator[Outputs]:
