@@ -23,8 +23,11 @@ def describe_node(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:
 
 
 def deciding_inputs(graph: onnx.GraphProto, node: onnx.NodeProto) -> tuple[str, ...]:
-    """Return the model's inputs that control flow depends on; none for any other node."""
-    if not node.input or not any(subgraphs(node)):
+    """Return the model's inputs that control flow depends on; none for any other node.
+
+    A Scan has no condition.
+    """
+    if not node.input or node.op_type == "Scan" or not any(subgraphs(node)):
         return ()
     return inputs_behind(graph, node.input[0])
 
