@@ -278,13 +278,13 @@ def test_a_spool_that_cannot_be_written_does_not_disturb_serving(
     assert "latencies cannot be handed to the agent" in caplog.text
 
 
-def shared_counts(folder: Path) -> list[Path]:
+def shared_counts(folder: Path) -> set[Path]:
     """Return the files of counts below a folder that this process has open."""
-    found = []
+    found = set()
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # The folder's own.
-            found.append(descriptor.readlink())
-    return [path for path in found if path.suffix == spool.COUNTS and folder in path.parents]
+            found.add(descriptor.readlink())
+    return {path for path in found if path.suffix == spool.COUNTS and folder in path.parents}
 
 
 def test_threads_run_through_twenty_swaps_without_a_failed_inference(tmp_path: Path) -> None:
