@@ -74,6 +74,19 @@ def test_a_folder_with_a_samples_name_does_not_stop_the_upkeep(serving: Path) ->
     }
 
 
+def test_a_huge_file_with_a_samples_name_takes_the_place_of_no_sample(tmp_path: Path) -> None:
+    kept = settings(5, max_bytes=10**6)
+    assert switch_capture(tmp_path, kept) == ""
+    huge = captured_folder(tmp_path) / f"{2**64 - 1:016x}-tiny.npz"
+    for number in range(5):
+        keep(tmp_path, number, kept, priority=number + 10)
+    with huge.open("wb") as file:
+        file.truncate(50 * 10**9)
+    keep(tmp_path, 9, kept, priority=99)
+    assert numbers_of(kept_samples(tmp_path, "tiny")) == [11, 12, 13, 14, 99]
+    assert not huge.exists()
+
+
 def numbers_of(kept: list[Kept]) -> list[int]:
     return [each.priority for each in kept]
 

@@ -348,15 +348,20 @@ def encode_sample(feeds: "Mapping[str, npt.NDArray[np.generic]]") -> bytes:
 def _free_space(kept: list[Kept], pool: Pool, new: Kept | None = None) -> bool:
     """Remove samples to make space; return True if there is space for a new sample.
 
-    There is no space if the samples to remove rank higher, or belong to another user.
+    There is no space if the samples to remove rank higher, or belong to another user. A file that
+    is larger than the pool is no sample, and goes first.
     """
+
+    def may_be_sample(each: Kept) -> bool:
+        return each.size_bytes <= pool.max_bytes
+
     count, size = (1, new.size_bytes) if new else (0, 0)
     size += sum(each.size_bytes for each in kept)
     count += len(kept)
-    for each in kept:
+    for each in sorted(kept, key=may_be_sample):
         if count <= pool.samples and size <= pool.max_bytes:
             break
-        if new is not None and each.priority > new.priority:
+        if new is not None and each.priority > new.priority and may_be_sample(each):
             return False
         try:
             each.path.unlink(missing_ok=True)
