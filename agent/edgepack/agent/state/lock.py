@@ -41,10 +41,11 @@ def lock_state_dir(state_dir: Path) -> Iterator[None]:
             put_aside(path)
         descriptor = _open_lock(state_dir, path)
     except OSError as error:
+        cure = "run the agent as a user who may write there, or change state_dir"
         raise DeviceError(
             f"cannot use the state folder: {error.strerror}",
             found_in=str(state_dir),
-            remedy="run the agent as a user who may write there, or change state_dir",
+            remedy="check the disk and its file system" if is_disk_fault(error) else cure,
         ) from error
     try:
         _keep_strangers_out(state_dir, path, descriptor)
