@@ -30,6 +30,7 @@ RUNTIME_LINK = "latency"
 """Link of the state folder to the runtime directory (tmpfs)."""
 MAX_BYTES = 16 * 1024 * 1024
 DAMAGED = ".damaged"
+DISK_RETRY_S = 1.0
 LASTING_FAULT_S = 60.0
 """A file that cannot be read for so long, while others can, lies on a bad part of the disk."""
 
@@ -173,6 +174,18 @@ class StateFile(Generic[T]):
         self._unknown, self._fails_since = document.unknown, None
         self._decoded = (content, document.value) if self._is_kept else None
         return document.value
+
+    def load_when_disk_works(self) -> T | None:
+        """Return the content like `load`; wait while the disk fails. For the agent's start."""
+        has_told = False
+        while True:
+            try:
+                return self.load()
+            except OSError as error:
+                if not has_told:
+                    log.warning("%s: %s; trying again", self.path, error.strerror)
+                has_told = True
+                time.sleep(DISK_RETRY_S)
 
     def _is_lasting(self) -> bool:
         """Return True if the file could not be read for so long that the file counts as damaged."""

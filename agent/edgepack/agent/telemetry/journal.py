@@ -131,7 +131,7 @@ class TelemetryJournal:
     def __init__(self, state_dir: Path, *, max_bytes: int, write: Write = write_file) -> None:
         self._file = StateFile(state_dir / JOURNAL_FILE, STORED, write=write)
         self._max_bytes = max_bytes
-        self._stored = self._file.load() or Stored(journal=_new_name())
+        self._stored = self._file.load_when_disk_works() or Stored(journal=_new_name())
         self._loaded = self._stored.acknowledged + len(self._stored.windows)
         self.dropped = 0
 
