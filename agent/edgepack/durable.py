@@ -32,6 +32,12 @@ def is_disk_fault(error: OSError) -> bool:
     return error.errno in _DISK_FAULTS
 
 
+def disk_remedy(error: OSError) -> str:
+    """Return what a person can do about a fault of the disk."""
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return "free disk space" if is_full else "check the disk and its file system"
+
+
 def write_file(path: Path, content: bytes, *, mode: int = 0o644, lasting: bool = True) -> None:
     """Replace the content of a file in an atomic, durable step.
 

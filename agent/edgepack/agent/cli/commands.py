@@ -3,7 +3,6 @@
 Each command imports its parts: a help text starts in a tenth of the time of a daemon.
 """
 
-import errno
 import logging
 import os
 import signal
@@ -19,7 +18,7 @@ from edgepack.agent.config import AgentConfig, read_config
 from edgepack.agent.hooks.strays import adopt_strays, end_strays
 from edgepack.agent.state.lock import UNPACKED, lock_state_dir, lock_when_disk_works
 from edgepack.core_files import forbid_core_files
-from edgepack.durable import is_disk_fault
+from edgepack.durable import disk_remedy, is_disk_fault
 from edgepack.errors import DeviceError, EdgepackError
 from edgepack.json_text import json_text
 from edgepack.key_place import check_key_place, into_work_tree_option
@@ -325,12 +324,10 @@ def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
 
 
 def _disk_error(error: OSError, what: str, place: str = "") -> DeviceError:
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    cure = "free disk space" if is_full else "check the disk and its file system"
     return DeviceError(
         f"{what} cannot be read or written: {error.strerror or error}",
         found_in=str(error.filename or place) or None,
-        remedy=f"{cure}; the serving release is unchanged",
+        remedy=f"{disk_remedy(error)}; the serving release is unchanged",
     )
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edgepack.agent.state.state_file import put_aside, remove
-from edgepack.durable import is_disk_fault
+from edgepack.durable import disk_remedy, is_disk_fault
 from edgepack.errors import DeviceError
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def lock_state_dir(state_dir: Path) -> Iterator[None]:
         raise DeviceError(
             f"cannot use the state folder: {error.strerror}",
             found_in=str(state_dir),
-            remedy="check the disk and its file system" if is_disk_fault(error) else cure,
+            remedy=disk_remedy(error) if is_disk_fault(error) else cure,
         ) from error
     try:
         _keep_strangers_out(state_dir, path, descriptor)

@@ -30,7 +30,7 @@ RUNTIME_LINK = "latency"
 """Link of the state folder to the runtime directory (tmpfs)."""
 MAX_BYTES = 16 * 1024 * 1024
 DAMAGED = ".damaged"
-DISK_RETRY_S = 1.0
+_RETRY_S = 1.0
 LASTING_FAULT_S = 60.0
 """A file that cannot be read for so long, while others can, lies on a bad part of the disk."""
 
@@ -185,7 +185,7 @@ class StateFile(Generic[T]):
                 if not has_told:
                     log.warning("%s: %s; trying again", self.path, error.strerror)
                 has_told = True
-                time.sleep(DISK_RETRY_S)
+                time.sleep(_RETRY_S)
 
     def _is_lasting(self) -> bool:
         """Return True if the file could not be read for so long that the file counts as damaged."""

@@ -193,7 +193,8 @@ class ReleaseFolder:
 
     def _note(self, digest: str, action: Action, said: str) -> None:
         self.unreported.append((digest, action, said))
-        log.warning("bundle=%s %s", digest, said)
+        level = logging.ERROR if action == "release.damaged" else logging.WARNING
+        log.log(level, "bundle=%s %s", digest, said)
 
     def find(self, digest: str) -> Path:
         """Return the folder of a release.
@@ -290,7 +291,7 @@ def _check_files(
         except BundleError as error:
             if not _is_lost(error.__cause__):
                 raise
-            is_good = False
+            raise _damaged(digest, folder / path, error.__cause__) from error
         if not is_good:
             raise _damaged(digest, folder / path)
 
@@ -319,17 +320,17 @@ def _read_small(path: Path, digest: str) -> bytes:
     except BundleError as error:
         if not _is_lost(error.__cause__):
             raise
-        raise _damaged(digest, path) from error
+        raise _damaged(digest, path, error.__cause__) from error
 
 
 def _is_lost(error: BaseException | None) -> bool:
     return not isinstance(error, OSError) or error.errno in _LOST
 
 
-def _damaged(digest: str, path: Path) -> ReleaseDamagedError:
-    return ReleaseDamagedError(
-        f"{path.name} is not what was published", release=digest, found_in=str(path)
-    )
+def _damaged(digest: str, path: Path, error: BaseException | None = None) -> ReleaseDamagedError:
+    is_unread = isinstance(error, OSError) and error.errno == errno.EIO
+    what = "cannot be read: the disk fails" if is_unread else "is not what was published"
+    return ReleaseDamagedError(f"{path.name} {what}", release=digest, found_in=str(path))
 
 
 def read_chunks(blob: Blob, indices: Sequence[int]) -> Iterator[tuple[int, bytes]]:
@@ -350,4 +351,4 @@ def read_chunks(blob: Blob, indices: Sequence[int]) -> Iterator[tuple[int, bytes
     except OSError as error:
         if error.errno not in _LOST:
             raise
-        raise _damaged(blob.release, blob.path) from error
+        raise _damaged(blob.release, blob.path, error) from error

@@ -69,12 +69,12 @@ def _run_chains(run: Run, samples: Samples, starts: Sequence[int]) -> Iterator[O
         carried: Feeds = {}
         for step in range(STEPS):
             feeds = samples.read((start + step) % samples.count)
-            outputs = run(feeds | fitting(carried, feeds))
+            outputs = run(feeds | _fitting(carried, feeds))
             carried = {state.input: outputs[state.output] for state in samples.states}
             yield outputs
 
 
-def fitting(carried: Feeds, feeds: Feeds) -> Feeds:
+def _fitting(carried: Feeds, feeds: Feeds) -> Feeds:
     """Return the carried states that have the sizes of the sample's own; others begin anew.
 
     Args:

@@ -76,7 +76,7 @@ _LOWEST_OF_POSITIVE = -0.02
 
 _LEAST_RANGE, _FARTHEST, _PIXELS = 0.5, 6.0, 50.0
 """Recipes above, and mean and std .5, give a range of at least 2 and no value beyond 3; pixels with
-a mean alone reach 100 or more. Values of dark pictures differ by a quarter of the range still."""
+a mean alone reach 100 or more."""
 
 
 class InputValues(msgspec.Struct, frozen=True, kw_only=True):
