@@ -200,7 +200,7 @@ def test_an_agent_that_does_not_end_by_itself_is_ended_with_its_children(tmp_pat
 HOLDS = """
 import os, signal, threading, time
 from edgepack.agent.broker.inbox import Inbox
-from edgepack.agent.daemon.signals import stop_on_signals
+from edgepack.agent.daemon.signals import handle_signals
 
 class Held(Inbox):
     lock = threading.Lock()
@@ -209,7 +209,7 @@ class Held(Inbox):
             super().wake()
 
 stop, inbox = threading.Event(), Held()
-stop_on_signals(stop, inbox, print)
+handle_signals(stop, threading.Event(), inbox, print)
 with inbox.lock:
     os.kill(os.getpid(), signal.SIGTERM)
 while not stop.is_set():

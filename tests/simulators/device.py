@@ -118,6 +118,11 @@ class Device:
         self._process.terminate()
         return self._process.wait(PATIENCE_S)
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the agent alone."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def wait(self) -> int:
         """Wait until the agent ends by itself; return the exit code."""
         assert self._process is not None

@@ -109,6 +109,15 @@ class SampleUploader:
         self._resent_bytes = 0
         self.reports: dict[str, CaptureReport] = {}
 
+    def apply(self, config: AgentConfig) -> None:
+        """Continue with reloaded settings, and let serving processes know.
+
+        Raises:
+            OSError: The state folder cannot be written; processes continue as before.
+        """
+        self._config = config
+        self._save(self._load())
+
     def take(self, orders: Mapping[str, CaptureOrder], *, is_signed: bool) -> None:
         """Store new requests, and end requests that the fleet does not name any more.
 

@@ -15,11 +15,13 @@ from edgepack.agent.broker.inbox import Inbox
 from edgepack.agent.broker.link import BrokerLink
 from edgepack.agent.broker.samples import capture_settings
 from edgepack.agent.broker.signing import make_signer
+from edgepack.agent.cli.reloading import read_again
 from edgepack.agent.cli.trusting import load_device_trust, load_trust, make_fetcher
 from edgepack.agent.config import AgentConfig, BrokerConfig
 from edgepack.agent.daemon.agent import Agent
 from edgepack.agent.daemon.metrics import DeviceMetrics
-from edgepack.agent.daemon.signals import stop_on_signals
+from edgepack.agent.daemon.service_manager import ServiceManager
+from edgepack.agent.daemon.signals import handle_signals
 from edgepack.agent.enrolment.renewal import make_keeper
 from edgepack.agent.hooks.firmware import FirmwareHook
 from edgepack.agent.hooks.process import GRACE_S
@@ -49,6 +51,7 @@ from edgepack.agent.update.dependencies import DISK_PATIENCE_S, AgentDependencie
 from edgepack.agent.update.models import Models
 from edgepack.agent.update.work import InlineWorker, ThreadWorker, Worker
 from edgepack.bundle.manifest import Variant
+from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import DeviceError
 from edgepack.halt import Halt
 from edgepack.wire.messages import DeviceFacts, ProbeResult
@@ -72,8 +75,16 @@ def open_telemetry(config: AgentConfig) -> TelemetryBuffer:
     )
 
 
-def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
+def run_daemon(
+    config: AgentConfig, broker: BrokerConfig, path: Path, manager: ServiceManager
+) -> None:
     """Run the agent until a signal stops the loop.
+
+    Args:
+        config: Settings.
+        broker: Their section of the broker.
+        path: The settings file, which a reload reads again.
+        manager: The service manager.
 
     Raises:
         EdgepackError: The settings name an unusable object, or a fault ended the agent.
@@ -95,6 +106,14 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
     identity = msgspec.structs.replace(
         broker, cert_file=config.signing_certificate, key_file=config.signing_key
     )
+
+    def reload(current: AgentConfig) -> tuple[AgentConfig, TrustPolicy] | None:
+        if found := read_again(path, current, check_settings):
+            facts.config = found[0].providers
+            if trouble := _write_verification(found[0]):
+                log.warning("%s", trouble)
+        return found
+
     connection = Connection(config, broker, inbox, boot=boot, signer=signer, rng=random.Random())
     agent = Agent(
         config,
@@ -114,9 +133,11 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
         trust=trust,
         keeper=make_keeper(identity, config.device, wall=time.time),
         metrics=metrics,
+        manager=manager,
+        read_again=reload,
     )
     fetcher = make_fetcher(config, inbox, trust)
-    stop_on_signals(stop, inbox, end_strays)
+    handle_signals(stop, agent.reload, inbox, end_strays)
     connection.start()
     metrics.start()
     if fetcher is not None:
@@ -152,11 +173,8 @@ def assemble_models(
         EdgepackError: A key, a hook folder or a source is not usable.
     """
     state_dir = Path(config.state_dir)
-    if config.hooks.folder:
-        check_hook_folder(Path(config.hooks.folder))
-    own_hooks = {Path(config.hooks.folder)} if config.hooks.folder else set()
+    trust = check_settings(config)
     user = find_bundle_user(config.hooks.user) if config.hooks.from_bundles else None
-    check_sources(config)
     reader = facts or FactsReader(config.providers)
     firmware = open_firmware(config)
 
@@ -169,16 +187,18 @@ def assemble_models(
     tools = Tools(
         read_facts=read_facts,
         probe=lambda folder, variant, halt: _probe(
-            folder, variant, config, verdicts, read_facts(), halt
+            folder, variant, deps.config, verdicts, read_facts(), halt
         ),
         run_hooks=lambda stage, when, folders, facts, halt: run_hooks(
             stage,
             when,
             folders,
             facts,
-            config.hooks.timeout_s,
+            deps.config.hooks.timeout_s,
             halt=halt,
-            users={} if user is None else dict.fromkeys(set(folders) - own_hooks, user),
+            users={}
+            if user is None
+            else dict.fromkeys(set(folders) - {Path(deps.config.hooks.folder)}, user),
         ),
         collect=telemetry.collect,
         forget_verdicts=verdicts.forget,
@@ -187,25 +207,22 @@ def assemble_models(
         heat=telemetry.heat.look,
         holders=HolderWatch(state_dir).look,
         verify=lambda folder, variant, halt: _verify(
-            folder, variant, config, first_answers, read_facts(), halt
+            folder, variant, deps.config, first_answers, read_facts(), halt
         ),
         temperature_c=lambda: highest_temperature_c(Path(config.telemetry.sysfs_dir)),
         firmware=firmware,
     )
     remove_stale_plain_files()
-    verification = VerificationSettings(
-        interval_s=config.verification.interval_s, share=config.verification.share
-    )
     for trouble in (
         open_holders(state_dir),
-        write_verification(state_dir, verification),
+        _write_verification(config),
         _switch_capture(config),
     ):
         if trouble:
             log.warning("%s", trouble)
     deps = AgentDependencies(
         config=config,
-        trust=load_trust(config),
+        trust=trust,
         slots=Slots(state_dir),
         tools=tools,
         link=link,
@@ -216,6 +233,14 @@ def assemble_models(
         disk_patience_s=DISK_PATIENCE_S if worker else 0.0,
     )
     return Models(deps, notify)
+
+
+def _write_verification(config: AgentConfig) -> str:
+    """Apply the settings of repeated golden samples; return the reason for a failure."""
+    verification = VerificationSettings(
+        interval_s=config.verification.interval_s, share=config.verification.share
+    )
+    return write_verification(Path(config.state_dir), verification)
 
 
 def _switch_capture(config: AgentConfig) -> str:
@@ -257,18 +282,22 @@ def open_firmware(config: AgentConfig) -> FirmwareHook | None:
     return hook
 
 
-def check_sources(config: AgentConfig) -> None:
-    """Reject sources that could never be used.
+def check_settings(config: AgentConfig) -> TrustPolicy:
+    """Reject settings that could never be used on this device; return the accepted signers.
 
     Raises:
-        DeviceError: A URL is invalid.
+        EdgepackError: A key or a hook folder is not usable, or the URL of a source is invalid.
     """
+    trust = load_trust(config)
+    if config.hooks.folder:
+        check_hook_folder(Path(config.hooks.folder))
     if config.transfer.sources:
         # Loaded where it is needed: urllib3 takes 0.06 s and 14 MB.
         from edgepack.agent.transfer.configured import check_source
 
         for source in config.transfer.sources:
             check_source(source)
+    return trust
 
 
 def _verify(

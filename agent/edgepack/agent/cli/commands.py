@@ -63,18 +63,22 @@ def cli() -> None:
 @_config_option
 @click.option("--verbose", is_flag=True, help="Log more than transitions.")
 def run(config_path: Path, verbose: bool) -> None:
-    """Run the agent until SIGTERM or Ctrl-C.
+    """Run the agent until SIGTERM or Ctrl-C; SIGHUP reloads the settings.
 
     
     Example:
       edgepack-agent run --config /etc/edgepack/agent.toml
     """
+    # A reload that comes during the start must not end the agent.
+    signal.signal(signal.SIGHUP, lambda *_: None)
     from edgepack.agent.daemon.heap import keep_heap_small
 
     keep_heap_small()
     from edgepack.agent.cli.assembly import run_daemon
+    from edgepack.agent.daemon.service_manager import find_service_manager
     from edgepack.agent.update.updater import DISK_RETRY_S
 
+    manager = find_service_manager()
     _log_to_stderr(verbose=verbose)
     config = read_config(config_path)
     if config.broker is None:
@@ -83,8 +87,8 @@ def run(config_path: Path, verbose: bool) -> None:
             found_in=str(config_path),
             remedy='add a section [broker] with url = "mqtts://…"',
         )
-    with lock_when_disk_works(Path(config.state_dir), DISK_RETRY_S):
-        run_daemon(config, config.broker)
+    with lock_when_disk_works(Path(config.state_dir), DISK_RETRY_S, manager.waiting):
+        run_daemon(config, config.broker, config_path, manager)
 
 
 @cli.command()

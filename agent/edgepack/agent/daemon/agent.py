@@ -16,6 +16,7 @@ from edgepack.agent.broker.samples import LOOK_S, SampleUploader
 from edgepack.agent.broker.silence import SilenceWatch
 from edgepack.agent.config import AgentConfig
 from edgepack.agent.daemon.metrics import DeviceMetrics
+from edgepack.agent.daemon.service_manager import ServiceManager
 from edgepack.agent.enrolment.renewal import CertificateKeeper
 from edgepack.agent.state.disk import DiskWatch
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
@@ -27,7 +28,9 @@ from edgepack.agent.update.models import Models
 from edgepack.agent.update.transitions import MAX_TEXT
 from edgepack.agent.update.updater import DISK_RETRY_S
 from edgepack.bundle.metadata import MAX_CHUNK_BYTES
+from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import DeviceError, TransferError, TrustError
+from edgepack.text import counted
 from edgepack.wire import topics
 from edgepack.wire.changes import find_changes
 from edgepack.wire.coded import read_coded
@@ -86,6 +89,9 @@ class Agent:
         trust: Verifies the fleet's metadata and orders; None without a root.
         keeper: Renews this device's certificate; None without a certificate.
         metrics: Metrics of the device, for others than the fleet.
+        manager: The service manager, which gets signs of life from the loop.
+        read_again: Returns the settings in effect after a reload, with the accepted signers; None
+            to keep all. Without the function nothing is reloaded.
         clock: The time.
     """
 
@@ -101,6 +107,8 @@ class Agent:
         trust: "DeviceTrust | None" = None,
         keeper: CertificateKeeper | None = None,
         metrics: DeviceMetrics | None = None,
+        manager: ServiceManager | None = None,
+        read_again: Callable[[AgentConfig], tuple[AgentConfig, TrustPolicy] | None] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._config = config
@@ -120,6 +128,7 @@ class Agent:
             }
         )
         self._trust, self._keeper, self._metrics = trust, keeper, metrics
+        self._manager, self._read_again = manager or ServiceManager(), read_again
         self._inbox = inbox
         self._publisher = publisher
         self._telemetry = telemetry
@@ -149,6 +158,7 @@ class Agent:
         self._reported_captures: Mapping[str, CaptureReport] = {}
         self._models = make_models(self._report)
         self.dropped: Counter[str] = Counter()
+        self.reload = threading.Event()
 
     def start(self) -> None:
         """Continue at the states of the journals."""
@@ -157,17 +167,40 @@ class Agent:
     def run(self, stop: threading.Event) -> None:
         """Run the loop until `stop` is set."""
         self.start()
+        self._manager.ready()
         while not stop.is_set():
+            self._manager.sign()
             try:
+                self._reload_when_asked()
                 self.turn()
                 self._disk.works("agent")
             except OSError as error:
                 # A disk that does not work never ends the agent: what serves serves on.
                 self._disk.failed("agent", error)
                 stop.wait(FAULT_PAUSE_S)
+        self._manager.stopping()
         self._models.suspend()
         with contextlib.suppress(OSError):  # What is not stored stays in the spool.
             self._telemetry.commit(seals=False)
+
+    def _reload_when_asked(self) -> None:
+        """Read the settings again if a signal has asked for that.
+
+        Raises:
+            OSError: The disk does not work, so that serving processes have not got all settings.
+        """
+        if self._read_again is None or not self.reload.is_set():
+            return
+        self.reload.clear()
+        self._manager.reloading()
+        try:
+            if found := self._read_again(self._config):
+                self._config, trust = found
+                self._models.apply(self._config, trust)
+                self._samples.apply(self._config)
+                self._is_news = True
+        finally:
+            self._manager.ready()
 
     def count_fault(self) -> None:
         """Count a fault that ends the agent against the updates that are under way."""
@@ -433,6 +466,7 @@ class Agent:
             self._gathered_at = now
             self._telemetry.gather()
             self._update_metrics()
+            self._manager.report(self._status())
         troubles, has_paused = self._models.troubles, now - self._reported_at >= TROUBLE_PAUSE_S
         if troubles != self._reported_troubles and has_paused:
             self._reported_troubles = troubles
@@ -450,6 +484,18 @@ class Agent:
             self._publish_telemetry()
             self._failing.write()
             self._update_metrics()
+
+    def _status(self) -> str:
+        """Return a line for the service manager: models, updates, broker."""
+        updaters = tuple(self._models)
+        serving = counted(sum(one.active is not None for one in updaters), "model")
+        moving = [one.name for one in updaters if not one.journal.is_at_rest]
+        parts = [f"{serving} served"]
+        if moving:
+            parts.append(f"updating {', '.join(sorted(moving))}")
+        if not self._publisher.is_connected:
+            parts.append("broker not reached")
+        return "; ".join((*parts, *self._models.troubles[:1]))
 
     def _update_metrics(self) -> None:
         if self._metrics is not None:

@@ -1,4 +1,7 @@
-"""SIGTERM and Ctrl-C end the agent's loop, and the agent within five seconds in any state."""
+"""SIGTERM and Ctrl-C end the agent's loop, and the agent within five seconds in any state.
+
+SIGHUP reloads the settings.
+"""
 
 import logging
 import os
@@ -15,25 +18,30 @@ STOP_S = 5.0
 """An agent that has not ended by itself so long after a signal is ended."""
 
 
-def stop_on_signals(
-    stop: threading.Event, inbox: Inbox, end_children: Callable[[], object]
+def handle_signals(
+    stop: threading.Event, reload: threading.Event, inbox: Inbox, end_children: Callable[[], object]
 ) -> None:
-    """Stop the loop on SIGTERM and Ctrl-C.
+    """Stop the loop on SIGTERM and Ctrl-C, and request a reload on SIGHUP.
 
     Args:
-        stop: Is set.
+        stop: Is set to stop.
+        reload: Is set to reload.
         inbox: Is woken.
         end_children: Kills every child of this process, if the agent did not end in time.
     """
 
-    def end(number: signal.Signals) -> None:
+    def handle(number: signal.Signals) -> None:
+        if number is signal.SIGHUP:
+            reload.set()
+            inbox.wake()
+            return
         log.info("stopping because of %s", number.name)
         if not stop.is_set():
             end_later(end_children)
         stop.set()
         inbox.wake()
 
-    call_on_signals(end)
+    call_on_signals(handle, also=(signal.SIGHUP,))
 
 
 def end_later(end_children: Callable[[], object], after_s: float = STOP_S) -> None:

@@ -44,11 +44,12 @@ class FactsReader:
         config: The device's provider settings; forbidden providers are marked.
 
     Attributes:
+        config: See above; a reload of the settings replaces it.
         lock: Held while a child runs.
     """
 
     def __init__(self, config: ProviderConfig) -> None:
-        self._config = config
+        self.config = config
         self._known: DeviceFacts | None = None
         self._seen: tuple[object, ...] = ()
         self._until = 0.0
@@ -63,7 +64,7 @@ class FactsReader:
                 is_known = bool(self._known.runtime)
                 self._until = time.monotonic() + (LONGEST_S if is_known else 0.0)
                 self._seen = seen
-            return mark_forbidden(self._known, self._config)
+            return mark_forbidden(self._known, self.config)
 
     def _ask(self) -> DeviceFacts:
         ending = run_child(CHILD, b"", timeout_s=TIMEOUT_S)

@@ -6,7 +6,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 LOCK_FILE = "agent.lock"
 LOCK_MODE = 0o600
+TRY_S = 60.0
+"""Longest time that a failing disk lets a try wait, seconds."""
 UNPACKED = ".edgepack-unpacked-"
 """Begin of the name of a folder with a bundle that is being installed."""
 
@@ -109,8 +111,15 @@ def _keep_strangers_out(state_dir: Path, path: Path, descriptor: int) -> None:
 
 
 @contextmanager
-def lock_when_disk_works(state_dir: Path, retry_s: float) -> Iterator[None]:
+def lock_when_disk_works(
+    state_dir: Path, retry_s: float, report_wait: Callable[[str, float], object] = lambda *_: None
+) -> Iterator[None]:
     """Hold the state folder as `lock_state_dir` does; wait while the disk does not work.
+
+    Args:
+        state_dir: The folder.
+        retry_s: Seconds between two tries.
+        report_wait: Gets the problem, and the seconds until the next try has ended.
 
     Raises:
         DeviceError: Another agent holds the folder, other users could, or the folder cannot be
@@ -128,6 +137,7 @@ def lock_when_disk_works(state_dir: Path, retry_s: float) -> Iterator[None]:
                 if said != error.problem:
                     log.warning("%s (%s); trying again", error.problem, state_dir)
                     said = error.problem
+                report_wait(error.problem, retry_s + TRY_S)
             time.sleep(retry_s)
         yield
 

@@ -103,8 +103,10 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     firmware: Firmware | None = None
 
 
-class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
+class AgentDependencies(msgspec.Struct, kw_only=True):
     """Dependencies of all updates of a device, assembled in `cli.assembly`.
+
+    A reload of the settings replaces `config` and `trust`; nothing else changes.
 
     Attributes:
         config: The agent's settings.

@@ -8,6 +8,7 @@ from typing import get_args
 
 import msgspec
 
+from edgepack.agent.config import AgentConfig
 from edgepack.agent.runtime.providers import why_nothing_runs
 from edgepack.agent.state.disk import DiskWatch
 from edgepack.agent.state.models import (
@@ -26,6 +27,7 @@ from edgepack.agent.update.orders import OfferOutcome
 from edgepack.agent.update.reverifier import Reverifier
 from edgepack.agent.update.slot_scrubber import SlotScrubber
 from edgepack.agent.update.updater import DISK_RETRY_S, Updater
+from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import TransferError
 from edgepack.wire.coded import CodedChunk
 from edgepack.wire.messages import Desired, DeviceFacts, ModelOrder, Need, RunModel
@@ -127,6 +129,21 @@ class Models:
             log.info("an execution provider is usable again, after: %s", before)
             for updater in self:
                 updater.note_providers()
+
+    def apply(self, config: AgentConfig, trust: TrustPolicy) -> None:
+        """Continue with reloaded settings.
+
+        Args:
+            config: Settings; only keys of `daemon.reload.AT_ONCE` may differ from the present ones.
+            trust: Accepted signers.
+        """
+        before, self._deps.config, self._deps.trust = self._deps.config, config, trust
+        self._reverifier.config = config.verification
+        if config.limits.check_interval_s != before.limits.check_interval_s:
+            now = self._deps.clock.monotonic()
+            self._scrubber.set_interval(config.limits.check_interval_s, now)
+        if config.providers != before.providers:
+            self._look_for_providers()
 
     def count_fault(self) -> None:
         """Count a fault that ends the agent against the updates that are under way."""

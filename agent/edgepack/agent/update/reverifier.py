@@ -53,6 +53,9 @@ class Reverifier:
         verify: Runs the golden samples of a variant in a child.
         config: Pace.
         temperature_c: Returns the highest temperature, degrees Celsius; None if not known.
+
+    Attributes:
+        config: Pace; a reload of the settings replaces it.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class Reverifier:
         temperature_c: Callable[[], float | None],
     ) -> None:
         self._worker, self._slots, self._verify = worker, slots, verify
-        self._config, self._temperature_c = config, temperature_c
+        self.config, self._temperature_c = config, temperature_c
         self._plans: dict[str, _Plan] = {}
         self._job: tuple[str, ActivePointer, Job] | None = None
         self._suspects: set[str] = set()
@@ -80,7 +83,7 @@ class Reverifier:
         Raises:
             OSError: A symptom cannot be saved now; a later run notes the symptom again.
         """
-        if not self._config.interval_s:
+        if not self.config.interval_s:
             return None
         self._take_result(updaters, now)
         if not all(updater.is_at_rest for updater in updaters):
@@ -118,7 +121,7 @@ class Reverifier:
             return
         self._look_at = now + LOOK_S
         temperature_c = self._temperature_c()
-        is_hot = temperature_c is not None and temperature_c >= self._config.hot_c
+        is_hot = temperature_c is not None and temperature_c >= self.config.hot_c
         if is_hot and not self._is_hot:
             for name, plan in self._plans.items():
                 due_at = max(now, plan.ran_at + HOT_PAUSE_S)
@@ -156,7 +159,7 @@ class Reverifier:
             log.debug("model=%s verification ended early: %r", name, error)
             self._plans[name] = plan._replace(due_at=now + LOOK_S)
             return
-        pause_s = max(self._config.interval_s, result.taken_s / self._config.share)
+        pause_s = max(self.config.interval_s, result.taken_s / self.config.share)
         is_first = bool(result.because) and name not in self._suspects
         due_at = now if is_first else now + pause_s
         self._plans[name] = plan._replace(due_at=due_at, ran_at=now)

@@ -57,8 +57,7 @@ class SlotScrubber:
     ) -> None:
         self._worker = worker
         self._slots = slots
-        self._interval_s = interval_s
-        self._round_at = now + min(FIRST_LOOK_S, interval_s) if interval_s else None
+        self.set_interval(interval_s, now)
         self._listen_at = now
         self._waiting: list[str] = []
         self._urgent: set[str] = set()
@@ -69,6 +68,11 @@ class SlotScrubber:
         self._glance_error: OSError | None = None
         self._read_errors: dict[str, OSError] = {}
         self._read_again_at = now
+
+    def set_interval(self, interval_s: float, now: float) -> None:
+        """Plan the next round, at the start or after a reload of the settings."""
+        self._interval_s = interval_s
+        self._round_at = now + min(FIRST_LOOK_S, interval_s) if interval_s else None
 
     @property
     def error(self) -> OSError | None:

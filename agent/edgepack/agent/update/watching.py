@@ -9,6 +9,7 @@ import math
 
 import msgspec
 
+from edgepack.agent.config import WatchConfig
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.telemetry.pace import Interval, Pace
 from edgepack.agent.update.basis_watch import BasisWatch, degraded, moved_to
@@ -47,7 +48,6 @@ class Watcher:
 
     def __init__(self, context: UpdateContext) -> None:
         self._context = context
-        self._settings = context.deps.config.watch
         self._evidence = Evidence()
         self._ledger: Ledger | None = None
         self._look_at = 0.0
@@ -60,6 +60,10 @@ class Watcher:
         self._heat, self._hot_at = "", -math.inf
         self._cancelled, self._retry_at = 0, context.now() + self._retry_s(0)
         self.heard: list[str] = []
+
+    @property
+    def _settings(self) -> WatchConfig:
+        return self._context.deps.config.watch
 
     def turn(self, transitions: Transitions) -> Wait | None:
         """Continue to watch; the model's update is at rest.
