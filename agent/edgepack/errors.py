@@ -118,6 +118,10 @@ class DeviceError(EdgepackError):
     """
 
 
+class PictureError(EdgepackError):
+    """Error of a picture: the picture cannot be decoded, or cannot be prepared for a model."""
+
+
 class ProfileError(EdgepackError):
     """Error of the request: a profile is unknown, malformed or contradicts itself."""
 

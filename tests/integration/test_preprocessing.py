@@ -89,7 +89,7 @@ def test_a_mean_and_std_that_cannot_be_those_of_training_are_warned_of(
 ) -> None:
     report = _build(kind, settings, key, tmp_path).report
     (preprocessing,) = report.samples.preprocessing
-    assert preprocessing.startswith("x: image, NCHW RGB, resize stretch, (pixel * ")
+    assert preprocessing.startswith("x: image, NCHW RGB, resize stretch (bilinear) to ")
     assert "channel means" in preprocessing
     if not warning:
         assert report.warnings == ()

@@ -19,6 +19,8 @@ from edgepack.bundle.provenance import read_documents, read_origin
 from edgepack.bundle.verify import VerifiedBundle, verify_archive, verify_folder
 from edgepack.errors import BundleError
 from edgepack.json_text import json_text
+from edgepack.tasks.description import ModelDescription
+from edgepack.tasks.inputs import PictureInput
 from edgepack.text import counted, printable, printable_lines
 
 _bundle = click.argument("bundle", type=click.Path(path_type=Path))
@@ -199,6 +201,7 @@ def _describe(manifest: Manifest) -> str:
     if facts.tools:
         tools = ", ".join(f"{name} {version}" for name, version in sorted(facts.tools.items()))
         lines.append(f"made with:    {tools}")
+    lines += _describe_tensors(facts.description)
     lines += ["", *_table([_HEADINGS, *(_row(variant) for variant in manifest.variants)]), ""]
     if plain := [line for variant in manifest.variants for line in _plain_runtime(variant)]:
         lines += [*plain, ""]
@@ -210,6 +213,20 @@ def _describe(manifest: Manifest) -> str:
     return printable_lines(lines)
 
 
+def _describe_tensors(description: ModelDescription) -> Iterator[str]:
+    """Yield a line for each input and output with a known meaning."""
+    for one in description.inputs:
+        is_open = isinstance(one, PictureInput) and not one.is_checked
+        yield f"input {one.name}: {one.words}{_NOT_CHECKED if is_open else ''}"
+    for part in description.parts:
+        named = [name for name in part.class_names[:_MOST_NAMES] if name]
+        more = ", …" if len(part.class_names) > _MOST_NAMES else ""
+        classes = f", {counted(len(part.class_names), 'class', 'classes')}: " if named else ""
+        yield f"output {', '.join(part.outputs)}: {part.task}{classes}{', '.join(named)}{more}"
+
+
+_MOST_NAMES = 10
+_NOT_CHECKED = " (declared; the build's samples were arrays)"
 _MOST_RECIPIENTS = 10
 _HEADINGS = ("variant", "provider", "device", "precision", "size", "accuracy", "placed", "needs")
 

@@ -1,4 +1,4 @@
-"""Description of a model: meaning of its outputs, and source of this knowledge.
+"""Description of a model: meaning of its inputs and outputs, and source of this knowledge.
 
 The build makes the description, `edgepack.toml` may declare parts, and manifest and report carry
 the result.
@@ -8,13 +8,15 @@ from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec.structs import replace
+
+from edgepack.tasks.inputs import MAX_NAME, DescribedInput, PictureInput
 
 Source = Literal["declared", "graph", "metadata", "values", "unknown"]
 """How a meaning is known: from a person, the graph, the model's metadata, the float model's values;
 `unknown` where nothing tells it."""
 
 MAX_PARTS = 256
-MAX_NAME = 1_000
 MAX_CLASS_NAMES = 4_096
 MAX_CLASS_NAME = 100
 
@@ -71,14 +73,24 @@ class TaskOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return TaskOutputs(task=self.task, outputs=self.outputs, source=self.source)
 
 
-class ModelDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Meaning of a model's outputs.
+class ModelDescription(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """Meaning of a model's inputs and outputs.
 
     Attributes:
         parts: Outputs by task; no output is in two parts.
+        inputs: Inputs whose preparation is known; an input that takes arrays as they are is not
+            here.
     """
 
     parts: Annotated[tuple[TaskOutputs, ...], msgspec.Meta(max_length=MAX_PARTS)] = ()
+    inputs: Annotated[tuple[DescribedInput, ...], msgspec.Meta(max_length=MAX_PARTS)] = ()
+
+    @property
+    def picture(self) -> PictureInput | None:
+        """Return the input that takes a picture, the first; None without such an input."""
+        return next((one for one in self.inputs if isinstance(one, PictureInput)), None)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -104,12 +116,12 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def without(self, names: Collection[str]) -> "ModelDescription":
         """Return the description without the parts that have any of some outputs."""
         parts = tuple(part for part in self.parts if not set(part.outputs) & set(names))
-        return ModelDescription(parts=parts)
+        return replace(self, parts=parts)
 
     def with_parts(self, *parts: TaskOutputs) -> "ModelDescription":
         """Return the description with more parts; outputs that are described already stay so."""
         added = tuple(part for part in parts if set(self.outputs).isdisjoint(part.outputs))
-        return ModelDescription(parts=self.parts + added)
+        return replace(self, parts=self.parts + added)
 
 
 NOTHING_KNOWN = ModelDescription()

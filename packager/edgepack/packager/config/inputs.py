@@ -6,15 +6,26 @@ use the same preprocessing.
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal
+from typing import get_args
 
 import msgspec
 
+from edgepack.decoding import convert_value
 from edgepack.errors import BuildError
 from edgepack.packager.profiles.section import Section
 from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import toml_key, unknown_name
+from edgepack.tasks.inputs import (
+    Color,
+    DescribedInput,
+    Filter,
+    Layout,
+    PictureDtype,
+    PictureInput,
+    Resize,
+)
+from edgepack.tasks.inputs import TokenInput as DescribedTokens
 
 
 class ImageInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="image"):
@@ -27,16 +38,21 @@ class ImageInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="imag
         color: Order of the channels; `GRAY` for models with a single channel.
         size: Height and width; empty takes the model's own.
         resize: `stretch` ignores the aspect, `letterbox` keeps the aspect and pads with `pad`,
-            `crop` keeps the aspect and cuts the middle out.
+            `crop` keeps the aspect and cuts the middle out, `short_side` makes the shorter side
+            `short_side` pixels long and cuts the middle out.
+        short_side: See `resize`.
+        filter: Filter of the resizing.
         pad: Value of the padding, 0 … 255, before scale, mean and std.
         scale, mean, std: See above; mean and std have a single value or a value per channel.
         prepared_as_trained: A person compared this with the training: nothing is doubted.
     """
 
-    layout: Literal["NCHW", "NHWC"] = "NCHW"
-    color: Literal["RGB", "BGR", "GRAY"] = "RGB"
+    layout: Layout = "NCHW"
+    color: Color = "RGB"
     size: tuple[int, ...] = ()
-    resize: Literal["stretch", "letterbox", "crop"] = "stretch"
+    resize: Resize = "stretch"
+    short_side: int = 0
+    filter: Filter = "bilinear"
     pad: int = 114
     scale: float = 1 / 255
     mean: tuple[float, ...] = (0.0,)
@@ -136,6 +152,74 @@ def image_size(declaration: ImageInput, spec: TensorSpec) -> tuple[int, int]:
     return height, width
 
 
+def picture_input(
+    declaration: ImageInput, spec: TensorSpec, *, is_checked: bool = True
+) -> PictureInput:
+    """Return the description of an image input, for build and device.
+
+    Args:
+        declaration: A checked declaration.
+        spec: The input.
+        is_checked: See `PictureInput`.
+
+    Raises:
+        BuildError: Neither declaration nor model gives the size, or a number is out of range.
+    """
+    height, width = image_size(declaration, spec)
+    batch = spec.shape[0]
+    try:
+        return convert_value(
+            {
+                "kind": "image",
+                "name": spec.name,
+                "layout": declaration.layout,
+                "color": declaration.color,
+                "height": height,
+                "width": width,
+                "resize": declaration.resize,
+                "short_side": declaration.short_side,
+                "filter": declaration.filter,
+                "pad": declaration.pad,
+                "scale": declaration.scale,
+                "mean": declaration.mean,
+                "std": declaration.std,
+                "dtype": spec.dtype if spec.dtype in get_args(PictureDtype) else "float32",
+                "batch": batch if isinstance(batch, int) else 0,
+                "is_checked": is_checked,
+            },
+            PictureInput,
+        )
+    except msgspec.ValidationError as error:
+        raise BuildError(
+            f"the declaration of image input {spec.name!r} is wrong: {error}",
+            found_in=f"inputs.{toml_key(spec.name)}",
+            remedy="see [inputs] in the reference of edgepack.toml",
+        ) from error
+
+
+def described_inputs(wanted: WantedInputs, *, from_pictures: bool) -> tuple[DescribedInput, ...]:
+    """Return the inputs whose preparation is declared, for the bundle.
+
+    Args:
+        wanted: Inputs of a sample with their declarations, checked.
+        from_pictures: Whether the samples were prepared so from pictures.
+    """
+    found: list[DescribedInput] = []
+    for spec in wanted.specs:
+        declaration = wanted.declarations.get(spec.name)
+        if isinstance(declaration, ImageInput) and _has_size(declaration, spec):
+            found.append(picture_input(declaration, spec, is_checked=from_pictures))
+        elif isinstance(declaration, TokenInput):
+            found.append(DescribedTokens(name=spec.name, vocabulary=declaration.vocabulary))
+    return tuple(found)
+
+
+def _has_size(declaration: ImageInput, spec: TensorSpec) -> bool:
+    """Return True if a declaration or the model gives height and width; arrays need neither."""
+    axes = (2, 3) if declaration.layout == "NCHW" else (1, 2)
+    return bool(declaration.size) or all(isinstance(spec.shape[axis], int) for axis in axes)
+
+
 def _check_image(declaration: ImageInput, spec: TensorSpec, where: str) -> None:
     refusal = partial(BuildError, found_in=where)
     if len(spec.shape) != 4:
@@ -167,5 +251,10 @@ def _check_image(declaration: ImageInput, spec: TensorSpec, where: str) -> None:
                 f"{key} has {len(values)} values for {channels} channels",
                 remedy=f"give one value, or {channels}",
             )
+    if (declaration.resize == "short_side") != bool(declaration.short_side):
+        raise refusal(
+            f"resize = {declaration.resize!r} and short_side = {declaration.short_side}",
+            remedy='resize = "short_side" with short_side = 256, or neither',
+        )
     if 0 in declaration.std:
         raise refusal("std has a 0: it is divided by", remedy="1.0 where nothing is divided")

@@ -149,7 +149,9 @@ def _input_table(spec: TensorSpec) -> Table:
         table.add("layout", picture.layout)
         table.add("color", "GRAY" if channels == 1 else "RGB")
         _add(table, "size", picture.size or [320, 320], "height, width")
-        _add(table, "resize", "stretch", '"letterbox" pads, "crop" cuts the middle out')
+        _add(
+            table, "resize", "stretch", '"letterbox", "crop", or "short_side" with short_side = 256'
+        )
         _add(table, "scale", 1 / 255, "a pixel p becomes (p * scale - mean) / std")
         table.add("mean", [0.0] * channels)
         table.add("std", [1.0] * channels)

@@ -32,10 +32,11 @@ from edgepack.packager.bundling.encrypting import encrypt_files
 from edgepack.packager.bundling.prepared_variant import PreparedVariants
 from edgepack.packager.bundling.publishing import disk_error, publish, work_folder
 from edgepack.packager.bundling.rehearse import rehearse
+from edgepack.packager.config.inputs import described_inputs
 from edgepack.packager.pipeline.build_record import compose_record
 from edgepack.packager.pipeline.build_samples import OpenedBuild, open_build_samples
 from edgepack.packager.pipeline.check_request import CheckedRequest, check_request
-from edgepack.packager.pipeline.open_model import open_model
+from edgepack.packager.pipeline.open_model import open_model, wanted_inputs
 from edgepack.packager.pipeline.refusal import TimeEndedError
 from edgepack.packager.pipeline.report_composition import add_times, compose_report
 from edgepack.packager.pipeline.report_files import write_report
@@ -215,7 +216,13 @@ def _make_parts(opened: OpenedBuild, prepared: PreparedVariants) -> BundleParts:
             source_sha256=opened.source.sha256,
             tools=dict(sorted(tool_versions().items())),
             files=(),
-            description=samples.split.held_out.description.without(opened.source.watched),
+            description=replace(
+                samples.split.held_out.description.without(opened.source.watched),
+                inputs=described_inputs(
+                    wanted_inputs(opened.source, request),
+                    from_pictures=samples.split.held_out.pictures_of is not None,
+                ),
+            ),
             reference=samples.reference,
         ),
         variants=prepared.variants,

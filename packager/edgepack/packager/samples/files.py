@@ -79,7 +79,7 @@ def open_samples(where: str, wanted: WantedInputs, progress: Progress) -> Opened
         what = f"checking samples in {path.name}"
         progress(BuildStep(what=what, done=index + 1, total=raw.count))
 
-    numbers = tuple(kept.values())
+    numbers, pictures = tuple(kept.values()), raw.pictures
 
     def read(index: int) -> Feeds:
         number = numbers[index]
@@ -93,6 +93,7 @@ def open_samples(where: str, wanted: WantedInputs, progress: Progress) -> Opened
             read=read,
             source=where,
             file_of=lambda index: raw.label(numbers[index]),
+            pictures_of=None if pictures is None else lambda index: pictures(numbers[index]),
         ),
         digests=tuple(kept),
         notes=(

@@ -6,8 +6,6 @@
 - ONNX test data: `test_data_set_0/input_0.pb` …, in the order of the model's inputs.
 - A folder of images, with the input declared in `edgepack.toml`.
 
-Images as model input, by the declared preprocessing.
-
 Reader of single files of arrays, with errors for unreadable files.
 """
 
@@ -17,20 +15,20 @@ import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx
 from google.protobuf.message import DecodeError
 
-from edgepack.errors import BuildError
-from edgepack.packager.config.inputs import ImageInput, WantedInputs, image_size
+from edgepack.errors import BuildError, PictureError
+from edgepack.packager.config.inputs import ImageInput, WantedInputs, picture_input
 from edgepack.packager.samples.checks import Fitted, fit_sample
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import some_of, toml_key
-from edgepack.tasks.arrays import Singles, Tensor
+from edgepack.pictures.prepare import prepare_picture
+from edgepack.tasks.arrays import Tensor
+from edgepack.tasks.inputs import PictureInput
 
 FORMS = (
     "a folder of .npz or .npy files, one .npz with a leading sample axis, ONNX test data "
@@ -46,12 +44,14 @@ class FileSamples(msgspec.Struct, frozen=True, kw_only=True):
         fit: Reads sample `i`; a `BuildError` states a mismatch with the model.
         label: File (and place inside) of sample `i`, for messages.
         notes: Notes on the samples for a person, a sentence each.
+        pictures: Pictures of sample `i`; None for arrays.
     """
 
     count: int
     fit: Callable[[int], Fitted]
     label: Callable[[int], str]
     notes: tuple[str, ...]
+    pictures: Callable[[int], tuple[Path, ...]] | None
 
 
 class RawSamples(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,12 +62,14 @@ class RawSamples(msgspec.Struct, frozen=True, kw_only=True):
         read: Arrays of sample `i` by input name.
         label: File (and place inside) of sample `i`, for messages.
         notes: Notes on the samples for a person, a sentence each.
+        pictures: Pictures of sample `i`; None for arrays.
     """
 
     count: int
     read: Callable[[int], dict[str, Tensor]]
     label: Callable[[int], str]
     notes: tuple[str, ...] = ()
+    pictures: Callable[[int], tuple[Path, ...]] | None = None
 
 
 def open_files(path: Path, wanted: WantedInputs) -> FileSamples:
@@ -88,7 +90,9 @@ def open_files(path: Path, wanted: WantedInputs) -> FileSamples:
     def fit(index: int) -> Fitted:
         return fit_sample(raw.read(index), wanted, raw.label(index))
 
-    return FileSamples(count=raw.count, fit=fit, label=raw.label, notes=raw.notes)
+    return FileSamples(
+        count=raw.count, fit=fit, label=raw.label, notes=raw.notes, pictures=raw.pictures
+    )
 
 
 def _open(path: Path, wanted: WantedInputs) -> RawSamples:
@@ -235,6 +239,7 @@ def _images(files: list[Path], wanted: WantedInputs) -> RawSamples:
             found_in=str(files[0].parent),
             remedy=f"give {at_once} images or more, or export the model with an open batch axis",
         )
+    described = picture_input(declaration, inputs[0])
     notes = []
     if at_once > 1:
         notes.append(f"The model takes {at_once} images at once: so many in a row are one sample.")
@@ -242,22 +247,28 @@ def _images(files: list[Path], wanted: WantedInputs) -> RawSamples:
         used = f"{len(files) - left} of {len(files)} images"
         notes.append(f"{used} are used: the rest fills no whole sample.")
 
-    def read(index: int) -> dict[str, Tensor]:
-        chosen = files[index * at_once : (index + 1) * at_once]
-        return {name: _read_pictures(chosen, declaration, inputs[0])}
+    def pictures(index: int) -> tuple[Path, ...]:
+        return tuple(files[index * at_once : (index + 1) * at_once])
 
     return RawSamples(
         count=count,
-        read=read,
+        read=lambda index: {name: _read_pictures(pictures(index), described)},
         label=lambda index: str(files[index * at_once]),
         notes=tuple(notes),
+        pictures=pictures,
     )
 
 
-def _read_pictures(paths: list[Path], declaration: ImageInput, spec: TensorSpec) -> Tensor:
-    for path in paths:
-        refuse_special(path)
-    return np.concatenate([read_image(path, declaration, spec) for path in paths])
+def _read_pictures(paths: Sequence[Path], described: PictureInput) -> Tensor:
+    """Return pictures in the form of the model's input, as a device prepares them.
+
+    Raises:
+        BuildError: Pillow is not installed, or a file is not a picture of 8 bits.
+    """
+    try:
+        return np.concatenate([prepare_picture(path, described).tensor for path in paths])
+    except PictureError as error:
+        raise BuildError(error.problem, found_in=error.found_in, remedy=error.remedy) from error
 
 
 def _only_input(inputs: tuple[TensorSpec, ...], path: Path) -> str:
@@ -280,84 +291,7 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
     ]
 
 
-if TYPE_CHECKING:
-    from PIL import Image
-
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff"})
-
-
-def read_image(
-    path: Path, declaration: ImageInput, spec: TensorSpec
-) -> Singles | npt.NDArray[np.uint8]:
-    """Decode an image and bring the image into the form of the model's input.
-
-    Args:
-        path: The image.
-        declaration: Its preprocessing.
-        spec: The input.
-
-    Returns:
-        Shape (1, C, H, W) or (1, H, W, C); unchanged uint8 pixels if the input is uint8, else
-        float32 after scale, mean and std.
-
-    Raises:
-        BuildError: Pillow is not installed, the file is not an image, or has more than 8 bits.
-    """
-    try:
-        from PIL import Image, ImageOps
-    except ModuleNotFoundError as error:
-        raise BuildError(
-            "reading images needs Pillow, which is not installed",
-            remedy="pip install 'edgepack[images]'",
-        ) from error
-    mode = "L" if declaration.color == "GRAY" else "RGB"
-    try:
-        with Image.open(path) as file:
-            _refuse_deep(path, file.mode)
-            image = ImageOps.exif_transpose(file).convert(mode)
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-        raise BuildError(
-            f"{path.name} cannot be read as an image: {error}",
-            found_in=str(path),
-            remedy="remove it or replace it",
-        ) from error
-    pixels = np.asarray(_resize(image, declaration, *image_size(declaration, spec)))
-    if pixels.ndim == 2:
-        pixels = pixels[:, :, None]
-    if declaration.color == "BGR":
-        pixels = pixels[:, :, ::-1]
-    if spec.dtype != "uint8":
-        mean = np.asarray(declaration.mean, np.float32)
-        std = np.asarray(declaration.std, np.float32)
-        pixels = (pixels.astype(np.float32) * np.float32(declaration.scale) - mean) / std
-    if declaration.layout == "NCHW":
-        pixels = pixels.transpose(2, 0, 1)
-    return np.ascontiguousarray(pixels[None])
-
-
-def _refuse_deep(path: Path, mode: str) -> None:
-    """Reject pictures of 16 bits: Pillow clips values above 255, and the picture would be white."""
-    if mode.startswith(("I", "F")):
-        raise BuildError(
-            f"{path.name} has more than 8 bits a pixel (mode {mode}), and the declared scale is "
-            "for values from 0 to 255",
-            found_in=str(path),
-            remedy="save .npy or .npz files with what the model takes, or pictures of 8 bits",
-        )
-
-
-def _resize(
-    image: "Image.Image", declaration: ImageInput, height: int, width: int
-) -> "Image.Image":
-    from PIL import Image, ImageOps
-
-    bilinear = Image.Resampling.BILINEAR
-    if declaration.resize == "letterbox":
-        pad = declaration.pad if image.mode == "L" else (declaration.pad,) * 3
-        return ImageOps.pad(image, (width, height), bilinear, color=pad)
-    if declaration.resize == "crop":
-        return ImageOps.fit(image, (width, height), bilinear)
-    return image.resize((width, height), bilinear)
 
 
 def read_npz(path: Path) -> dict[str, Tensor]:

@@ -23,7 +23,12 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from edgepack.packager.config.inputs import ImageInput, InputDeclaration, RawInput
+from edgepack.packager.config.inputs import (
+    ImageInput,
+    InputDeclaration,
+    RawInput,
+    picture_input,
+)
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.edits import with_contents
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS
@@ -125,7 +130,7 @@ def describe_inputs(
         found.append(
             InputValues(
                 name=spec.name,
-                preprocessing=_words(declaration),
+                preprocessing=_words(spec, samples, declaration),
                 low=min(float(array.min()) for array in arrays),
                 high=max(float(array.max()) for array in arrays),
                 channel_means=_over(np.mean, [rows.mean(1, dtype=float) for rows in by_channel]),
@@ -225,16 +230,10 @@ def _says(entry: InputValues) -> str:
     )
 
 
-def _words(declaration: InputDeclaration | None) -> str:
-    if not isinstance(declaration, ImageInput):
+def _words(spec: TensorSpec, samples: Samples, declaration: InputDeclaration | None) -> str:
+    if not isinstance(declaration, ImageInput) or samples.pictures_of is None:
         return "arrays as the files hold them"
-    mean, std = (
-        ", ".join(f"{it:.4g}" for it in values) for values in (declaration.mean, declaration.std)
-    )
-    return (
-        f"image, {declaration.layout} {declaration.color}, resize {declaration.resize}, "
-        f"(pixel * {declaration.scale:.6g} - [{mean}]) / [{std}]"
-    )
+    return picture_input(declaration, spec).words
 
 
 def _channel_axis(spec: TensorSpec, declaration: InputDeclaration | None) -> int | None:

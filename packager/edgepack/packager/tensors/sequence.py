@@ -6,6 +6,7 @@ grow with their number.
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
@@ -59,6 +60,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         description: Meaning of the model's outputs.
         decoder: How tokens follow each other; None where the model is not a decoder.
         file_of: Returns the file of sample `i`; None without files.
+        pictures_of: Returns the pictures that sample `i` was prepared from; None for arrays.
     """
 
     count: int
@@ -69,6 +71,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     description: ModelDescription = NOTHING_KNOWN
     decoder: Decoder | None = None
     file_of: Callable[[int], str] | None = None
+    pictures_of: Callable[[int], tuple[Path, ...]] | None = None
 
     def __iter__(self) -> Iterator[Feeds]:
         return (self.read(index) for index in range(self.count))
@@ -78,12 +81,13 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
 
     def pick(self, indices: Sequence[int]) -> "Samples":
         """Return the samples at the indices, in that order."""
-        chosen = tuple(indices)
+        chosen, pictures = tuple(indices), self.pictures_of
         return replace(
             self,
             count=len(chosen),
             read=lambda index: self.read(chosen[index]),
             file_of=lambda index: self.title(chosen[index]),
+            pictures_of=None if pictures is None else lambda index: pictures(chosen[index]),
         )
 
     def title(self, index: int) -> str:

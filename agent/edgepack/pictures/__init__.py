@@ -1,0 +1,1 @@
+"""Pictures as inputs of a model: decoding, preparation and answers."""

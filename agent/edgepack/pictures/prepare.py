@@ -1,0 +1,100 @@
+"""Preparation of a picture for a model: the one way, at the build and on a device.
+
+The same picture and description give the same bits with the same Pillow. Another Pillow, or another
+JPEG decoder, may give values that differ by a step of 255; golden pictures show that on a device.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from edgepack.errors import PictureError
+from edgepack.pictures.decode import MAX_PIXELS, PictureSource, Pixels, check_pixels, load_image
+from edgepack.pictures.frame import Frame, place_picture
+from edgepack.tasks.inputs import PictureInput
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+class Prepared(NamedTuple):
+    """A picture in the form of an input.
+
+    Attributes:
+        tensor: (1, channels, height, width) or (1, height, width, channels), of the input's dtype.
+        frame: Place of the picture in the input.
+    """
+
+    tensor: npt.NDArray[Any]
+    frame: Frame
+
+
+def prepare_picture(source: PictureSource, described: PictureInput) -> Prepared:
+    """Decode a picture and bring the picture into the form of an input.
+
+    Pixels of the input's size and colours need no Pillow.
+
+    Args:
+        source: The picture.
+        described: The input.
+
+    Raises:
+        PictureError: Pillow is not installed, or the picture cannot be read, or is much longer than
+            wide.
+        TypeError: The source is of another type.
+    """
+    channels = described.channels
+    if isinstance(source, np.ndarray):
+        given = check_pixels(source)
+        frame = place_picture(described, given.shape[1], given.shape[0])
+        if frame.is_unchanged and given.shape[2] == channels:
+            return Prepared(to_tensor(given, described), frame)
+    image = load_image(source, "L" if channels == 1 else "RGB")
+    frame = place_picture(described, image.width, image.height)
+    return Prepared(to_tensor(_resize(image, described, frame), described), frame)
+
+
+def to_tensor(pixels: Pixels, described: PictureInput) -> npt.NDArray[Any]:
+    """Return pixels of the input's size as the values of the input, with an axis for the batch.
+
+    Args:
+        pixels: uint8 (height, width, channels), red first.
+        described: The input.
+    """
+    values: npt.NDArray[Any] = pixels[:, :, ::-1] if described.color == "BGR" else pixels
+    if described.dtype != "uint8":
+        mean = np.asarray(described.mean, np.float32)
+        std = np.asarray(described.std, np.float32)
+        values = (values.astype(np.float32) * np.float32(described.scale) - mean) / std
+        with np.errstate(over="ignore"):
+            values = values.astype(described.dtype)
+    if described.layout == "NCHW":
+        values = values.transpose(2, 0, 1)
+    return np.ascontiguousarray(values[None])
+
+
+def _resize(image: "Image.Image", described: PictureInput, frame: Frame) -> Pixels:
+    """Return the pixels of the input: resized, padded or cut as the frame says."""
+    from PIL import Image
+
+    left, top, width, height = frame.target
+    if width * height > MAX_PIXELS:
+        raise PictureError(
+            f"a picture of {frame.width} x {frame.height} pixels is {width} x {height} pixels "
+            f"where its shorter side has {described.short_side}: at most {MAX_PIXELS:,} are made",
+            remedy="cut the picture",
+        )
+    resized = image.resize(
+        (width, height), Image.Resampling[described.filter.upper()], box=frame.box
+    )
+    across, down = frame.input_width, frame.input_height
+    if described.resize == "letterbox" and (width, height) != (across, down):
+        pad = described.pad if image.mode == "L" else (described.pad,) * 3
+        canvas = Image.new(image.mode, (across, down), pad)
+        canvas.paste(resized, (left, top))
+        resized = canvas
+    elif (left, top, width, height) != (0, 0, across, down):
+        resized = resized.crop((-left, -top, across - left, down - top))
+    pixels = np.asarray(resized)
+    return pixels[:, :, None] if pixels.ndim == 2 else pixels

@@ -1,0 +1,132 @@
+"""Meaning of a model's inputs: what becomes of a picture, and which tokens there are.
+
+The build writes what it prepared its samples with, and a device prepares pictures in the same way.
+"""
+
+import math
+from typing import Annotated, Literal
+
+import msgspec
+
+MAX_NAME = 1_000
+MAX_INPUT_PIXELS = 2**26
+"""Pixels of an input picture, at most: 800 MB of float32."""
+
+MAX_CHANNELS = 3
+
+Layout = Literal["NCHW", "NHWC"]
+Color = Literal["RGB", "BGR", "GRAY"]
+Resize = Literal["stretch", "letterbox", "crop", "short_side"]
+Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
+PictureDtype = Literal["uint8", "float16", "float32", "float64"]
+
+_Side = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+_Number = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
+_Channels = Annotated[tuple[_Number, ...], msgspec.Meta(min_length=1, max_length=MAX_CHANNELS)]
+
+
+class PictureInput(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="image",
+):
+    """Input that takes a picture: a pixel p, 0 … 255, of channel c becomes
+    `(p * scale - mean[c]) / std[c]`.
+
+    Attributes:
+        name: Name of the input.
+        layout: Order of the axes.
+        color: Order of the channels.
+        height, width: Size in pixels.
+        resize: `stretch` ignores the aspect, `letterbox` keeps the aspect and pads with `pad`,
+            `crop` cuts the middle out in the aspect of the input, `short_side` brings the shorter
+            side to `short_side` pixels and cuts the middle out.
+        short_side: See `resize`; 0 for the other ways.
+        filter: Filter of the resizing, by Pillow's names.
+        pad: Value of the padding, 0 … 255.
+        scale, mean, std: See above; mean and std have a single value or a value per channel.
+            Unused for an input of uint8, which takes pixels unchanged.
+        dtype: Element type.
+        batch: Pictures that the model takes at once; 0 for any number.
+        is_checked: Whether the build prepared its samples so, from pictures; else a person only
+            declared the preparation.
+    """
+
+    name: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+    layout: Layout
+    color: Color
+    height: _Side
+    width: _Side
+    resize: Resize
+    short_side: Annotated[int, msgspec.Meta(ge=0, le=2**16)] = 0
+    filter: Filter
+    pad: Annotated[int, msgspec.Meta(ge=0, le=255)]
+    scale: _Number
+    mean: _Channels
+    std: _Channels
+    dtype: PictureDtype
+    batch: Annotated[int, msgspec.Meta(ge=0, le=2**16)] = 1
+    is_checked: bool = True
+
+    def __post_init__(self) -> None:
+        """Reject values that contradict each other.
+
+        Raises:
+            ValueError: The numbers do not fit each other; a decoder raises its own error of this.
+        """
+        if self.height * self.width > MAX_INPUT_PIXELS:
+            raise ValueError(f"a picture input has more than {MAX_INPUT_PIXELS} pixels")
+        if {len(self.mean), len(self.std)} - {1, self.channels}:
+            raise ValueError(f"mean and std have 1 value or {self.channels}")
+        if not all(map(math.isfinite, (self.scale, *self.mean, *self.std))) or 0.0 in self.std:
+            raise ValueError("scale, mean and std are finite, and no std is 0")
+        is_short = self.resize == "short_side"
+        if is_short and self.short_side < max(self.height, self.width):
+            raise ValueError("short_side is at least the height and the width")
+
+    @property
+    def channels(self) -> int:
+        """Number of channels."""
+        return 1 if self.color == "GRAY" else MAX_CHANNELS
+
+    @property
+    def words(self) -> str:
+        """Description for a person, a line."""
+        mean, std = (", ".join(f"{it:.4g}" for it in values) for values in (self.mean, self.std))
+        how = f" {self.short_side}" if self.resize == "short_side" else ""
+        values = f"(pixel * {self.scale:.6g} - [{mean}]) / [{std}]"
+        return (
+            f"image, {self.layout} {self.color}, resize {self.resize}{how} ({self.filter}) to "
+            f"{self.height} x {self.width}, {'pixel' if self.dtype == 'uint8' else values}, "
+            f"{self.dtype}"
+        )
+
+
+class TokenInput(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="tokens",
+):
+    """Input that takes tokens.
+
+    Attributes:
+        name: Name of the input.
+        vocabulary: Number of tokens: each is below this number.
+    """
+
+    name: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+    vocabulary: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+
+    @property
+    def words(self) -> str:
+        """Description for a person, a line."""
+        return f"tokens, whole numbers from 0 to {self.vocabulary - 1}"
+
+
+DescribedInput = PictureInput | TokenInput
