@@ -1,6 +1,7 @@
 """The agent's settings: a TOML file, read once at the start."""
 
 import codecs
+import ipaddress
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -10,7 +11,7 @@ from edgepack.bandwidth import parse_bandwidth
 from edgepack.bundle.pkcs11_uri import is_uri
 from edgepack.decoding import convert_value, decode_toml
 from edgepack.errors import DeviceError, EdgepackError, parse_problem
-from edgepack.metrics.settings import UNIX, OtlpConfig
+from edgepack.metrics.settings import UNIX, OtlpConfig, read_address
 from edgepack.toml_errors import describe_type_error
 from edgepack.versions import Version, version_of
 from edgepack.wire import topics
@@ -328,6 +329,33 @@ class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     listen: str = ""
 
 
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of the model server, which serves this device's models to programs in any language.
+
+    Attributes:
+        enabled: Whether the agent runs the server.
+        mode: Permission bits of the unix socket, octal; the socket has the state folder's group.
+        listen: Port on loopback, or `address:port` of loopback, besides the unix socket; "" for
+            none. Every user of the device may then use the models.
+        origins: Origins of web pages that may use the loopback port, such as `http://localhost:8080`.
+        parallel: Inferences of a model that run at the same time, at most.
+        queue: Requests for a model that run or wait, at most; further requests get status 429.
+        body_bytes: Length of a request, at most.
+        memory_bytes: Bytes of all requests and responses in memory, at most.
+        connections: Open connections, at most; idle and stalled connections make room for new ones.
+    """
+
+    enabled: bool = False
+    mode: Annotated[str, msgspec.Meta(pattern="^0?[0-7]{3}$")] = "660"
+    listen: str = ""
+    origins: tuple[str, ...] = ()
+    parallel: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
+    queue: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 64
+    body_bytes: Annotated[int, msgspec.Meta(ge=4096, le=1024 * 1024 * 1024)] = 64 * 1024 * 1024
+    memory_bytes: Annotated[int, msgspec.Meta(ge=1024 * 1024)] = 256 * 1024 * 1024
+    connections: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 512
+
+
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of an agent.
 
@@ -358,6 +386,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     watch: WatchConfig = WatchConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     metrics: MetricsConfig = MetricsConfig()
+    server: ServerConfig = ServerConfig()
     otlp: OtlpConfig = OtlpConfig()
 
     @property
@@ -416,7 +445,30 @@ def read_config(path: Path) -> AgentConfig:
     except EdgepackError as error:
         place = f"{path}, limits.bandwidth"
         raise DeviceError(error.problem, found_in=place, remedy=error.remedy) from error
+    _check_server(config.server, path)
     return _anchor(config, path.resolve().parent)
+
+
+def _check_server(server: ServerConfig, path: Path) -> None:
+    """Check that the model server's address is one of loopback: the server does not know its
+    clients.
+
+    Raises:
+        DeviceError: The address is no address, or other machines can reach the address.
+    """
+    if not server.listen:
+        return
+    try:
+        address = read_address(server.listen)
+        is_inside = not address.path and ipaddress.ip_address(address.host).is_loopback
+    except ValueError:
+        is_inside = False
+    if not is_inside:
+        raise DeviceError(
+            f"the model server listens on loopback alone, not on {server.listen!a:.100}",
+            found_in=f"{path}, server.listen",
+            remedy='listen = "8000"; a proxy with authentication can lead there from outside',
+        )
 
 
 def _of_this_version(settings: dict[str, Any], path: Path) -> dict[str, Any]:

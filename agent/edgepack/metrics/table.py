@@ -50,7 +50,7 @@ ATTRIBUTES = {
     "edgepack.power.source": "`RAPL`, `hwmon` or `battery`.",
     "edgepack.agreed": "`true` if both releases gave the same answer.",
     "edgepack.symptom": "Row of the watch; `other` if unknown.",
-    "edgepack.outcome": "Outcome of a message.",
+    "edgepack.outcome": "Outcome of a message, or of a request.",
     "edgepack.because": "Reason of the drop.",
     "edgepack.state": "State of the rollout, or of the device in the rollout.",
     "edgepack.rollout": "Id of the rollout.",
@@ -189,9 +189,9 @@ hw.host.power | gauge | W | edgepack.power.source | power | -
 system.memory.linux.available | updown | By | - | /proc/meminfo | -
     Memory that new processes can have without swapping.
 process.memory.usage | updown | By | - | /proc/self/statm | /proc/self/statm
-    Physical memory of the process that answers: agent or controller.
+    Physical memory of the process that answers: agent, model server or controller.
 process.cpu.time | counter | s | - | operating system | operating system
-    Processor time of the process that answers: agent or controller.
+    Processor time of the process that answers: agent, model server or controller.
 edgepack.model.degraded | gauge | {model} | model symptom | the watch | -
     Models that serve with a symptom, or not as wanted.
 edgepack.telemetry.windows | updown | {window} | - | journal | -
@@ -202,6 +202,10 @@ edgepack.messages.dropped | counter | {message} | because | the agent | -
     Received messages that the agent dropped.
 edgepack.broker.connected | gauge | {connection} | - | the agent | the controller
     Connections to the broker: 0 or 1.
+edgepack.server.requests | counter | {request} | model outcome | model server | -
+    Inference requests to the model server, by outcome.
+edgepack.server.active | updown | {request} | model | model server | -
+    Inference requests that run or wait in the model server.
 otel.sdk.exporter.metric_data_point.exported | counter | {data_point} | error.type | otlp | otlp
     Data points that were sent by OTLP, or that failed.
 edgepack.devices.enrolled | gauge | {device} | - | - | database
@@ -228,8 +232,8 @@ edgepack.messages | counter | {message} | outcome | - | the controller
     Messages of devices by outcome.
 edgepack.depot.sent | counter | By | way | - | depot
     Bytes of bundles that the depot sent.
-edgepack.connections | updown | {connection} | - | - | API
-    Connections of the API's clients.
+edgepack.connections | updown | {connection} | - | model server | API
+    Connections of clients of the API, or of the model server.
 edgepack.connections.dropped | counter | {connection} | because | - | API
     Connections that were dropped: too many, or too slow.
 edgepack.expiring | gauge | {object} | kind | - | data folder and database

@@ -92,6 +92,25 @@ def run(config_path: Path, verbose: bool) -> None:
 
 
 @cli.command()
+@_config_option
+@click.option("--until-stdin-ends", is_flag=True, hidden=True)
+def serve(config_path: Path, until_stdin_ends: bool) -> None:
+    """Serve this device's models to programs in any language, until SIGTERM or Ctrl-C.
+
+    The protocol is the Open Inference Protocol v2, on a unix socket and, if [server] names a port,
+    on loopback. An agent with enabled = true in [server] runs this command.
+
+    \b
+    Example:
+      edgepack-agent serve --config /etc/edgepack/agent.toml
+    """
+    from edgepack.agent.server.running import run_server
+
+    _log_to_stderr(verbose=False)
+    run_server(read_config(config_path), until_stdin_ends=until_stdin_ends)
+
+
+@cli.command()
 @click.argument("package", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "--folder",

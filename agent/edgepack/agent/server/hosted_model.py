@@ -1,0 +1,206 @@
+"""A model in the server: queue, threads, sequences and statistics.
+
+A model that takes less than `QUICK_S` runs in the event loop's thread: a hop to another thread
+costs 54 us. Other models run in threads of their own, so that no model waits for another model.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from edgepack.agent.config import ServerConfig
+from edgepack.agent.runtime.sessions import Tensor
+from edgepack.agent.server.http_messages import HttpError
+from edgepack.agent.server.statistics import ModelStatistics, Stopwatch
+from edgepack.agent.serving.following import Follower
+from edgepack.agent.serving.model_session import HOLD_S, MAX_HOLD_S, ModelSession
+from edgepack.errors import EdgepackError
+from edgepack.wire.messages import BundleRef
+
+QUICK_S = 0.0002
+RECENT = 16
+"""Inferences that decide where the next one runs."""
+MOST_SLOW = 2
+"""Slow inferences among the recent ones of a quick model, at most: the machine has other work."""
+_HUNG_TIMES = 20
+MAX_SEQUENCES = 1024
+"""Sequences of a model; the one that was used least recently ends first."""
+
+
+class Inference:
+    """Inference of a request.
+
+    Attributes:
+        feeds: Inputs.
+        session: Sequence that runs the inference; None for the serving release.
+        watch: Times.
+        outputs: Outputs once the inference has run.
+        bundle: Release that ran.
+        error: What the inference raised.
+    """
+
+    __slots__ = ("bundle", "error", "feeds", "outputs", "session", "watch")
+
+    def __init__(
+        self, feeds: dict[str, Tensor], session: ModelSession | None, watch: Stopwatch
+    ) -> None:
+        self.feeds, self.session, self.watch = feeds, session, watch
+        self.outputs: Mapping[str, Tensor] = {}
+        self.bundle: BundleRef | None = None
+        self.error: Exception | None = None
+
+
+class HostedModel:
+    """A model that serves requests.
+
+    Args:
+        follower: Its releases.
+        settings: Limits.
+    """
+
+    def __init__(self, name: str, follower: Follower, settings: ServerConfig) -> None:
+        self.name, self.follower = name, follower
+        self.busy = self.rejected = 0
+        self._limit = settings.queue
+        self._threads = ThreadPoolExecutor(settings.parallel, f"edgepack-run-{name}")
+        self._loop = asyncio.get_running_loop()
+        self._recent: deque[bool] = deque(maxlen=RECENT)
+        self._slow = 0
+        self._measured = ""
+        self._running: dict[Inference, int] = {}
+        self._longest_ns = 0
+        self._sequences: OrderedDict[str, ModelSession] = OrderedDict()
+        self.statistics = ModelStatistics(name=name, version=self.bundle.version)
+
+    @property
+    def bundle(self) -> BundleRef:
+        """The bundle that serves now."""
+        return self.follower.serving.pointer.bundle
+
+    @property
+    def is_quick(self) -> bool:
+        """True if the next inference runs in the event loop's thread."""
+        return len(self._recent) == RECENT and self._slow <= MOST_SLOW
+
+    def has_hung(self, limit_s: float) -> bool:
+        """Check whether an inference runs longer than a limit, and than 20 times the longest."""
+        limit_ns = max(limit_s * 1e9, _HUNG_TIMES * self._longest_ns)
+        now = time.perf_counter_ns()
+        return any(now - started > limit_ns for started in tuple(self._running.values()))
+
+    def submit(
+        self, inference: Inference, done: Callable[[Inference], None]
+    ) -> Callable[[], object] | None:
+        """Run an inference now or later, and call a function with its result.
+
+        Args:
+            inference: The inference.
+            done: Called in the event loop's thread.
+
+        Returns:
+            A function that takes the inference out of the queue; None if it has run.
+
+        Raises:
+            HttpError: Too many requests wait.
+        """
+        if self.busy >= self._limit:
+            self.rejected += 1
+            raise HttpError(
+                429, f"{self._limit} requests for model '{self.name}' run or wait", retry_s=1
+            )
+        self.busy += 1
+        if self.is_quick:
+            self._run(inference)
+            self._finish(inference, done)
+            return None
+        future: Future[None] = self._threads.submit(self._run, inference)
+
+        def end(future: Future[None]) -> None:
+            self._loop.call_soon_threadsafe(self._finish, inference, done)
+
+        future.add_done_callback(end)
+        return future.cancel
+
+    def begin_sequence(self, name: str, hold_s: float = HOLD_S) -> ModelSession:
+        """Begin a sequence, in place of a sequence with the same name.
+
+        Raises:
+            HttpError: The time is out of range, or the release is being removed.
+        """
+        if not 0.0 <= hold_s <= MAX_HOLD_S:
+            raise HttpError(400, f"hold_s is 0 to {MAX_HOLD_S:g} seconds, not {hold_s:g}")
+        self.end_sequence(name)
+        try:
+            session = ModelSession(self.follower, hold_s=hold_s)
+        except EdgepackError as error:
+            raise HttpError(503, str(error), retry_s=1) from error
+        while len(self._sequences) >= MAX_SEQUENCES:
+            self._sequences.popitem(last=False)[1].close()
+        self._sequences[name] = session
+        return session
+
+    def find_sequence(self, name: str) -> ModelSession:
+        """Return a sequence.
+
+        Raises:
+            HttpError: There is none of that name.
+        """
+        try:
+            self._sequences.move_to_end(name)
+        except KeyError:
+            raise HttpError(
+                404,
+                f"model '{self.name}' has no sequence {name[:100]!a}: begin it with sequence_start",
+            ) from None
+        return self._sequences[name]
+
+    def end_sequence(self, name: str) -> bool:
+        """End a sequence; return whether there was one."""
+        session = self._sequences.pop(name, None)
+        if session is not None:
+            session.close()
+        return session is not None
+
+    def close(self) -> None:
+        """End the threads, and close the model; running inferences end undisturbed."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.follower.close()
+
+    def _run(self, inference: Inference) -> None:
+        """Run an inference in any thread; errors are part of the result."""
+        watch = inference.watch
+        watch.started = self._running[inference] = time.perf_counter_ns()
+        try:
+            if inference.session is not None:
+                inference.bundle = inference.session.bundle
+                inference.outputs = inference.session.run(inference.feeds)
+            else:
+                serving = self.follower.serving
+                inference.bundle = serving.pointer.bundle
+                inference.outputs = serving.run(inference.feeds)
+        except Exception as error:  # noqa: BLE001 - answered, and logged if unexpected
+            inference.error = error
+        watch.ended = time.perf_counter_ns()
+        del self._running[inference]
+
+    def _finish(self, inference: Inference, done: Callable[[Inference], None]) -> None:
+        self.busy -= 1
+        if inference.bundle is not None and inference.error is None:
+            self._measure(inference)
+        done(inference)
+
+    def _measure(self, inference: Inference) -> None:
+        """Note whether an inference was slow; a new release is measured from the start."""
+        digest = inference.bundle.digest if inference.bundle else ""
+        if digest != self._measured and inference.session is None:
+            self._measured, self._slow = digest, 0
+            self._recent.clear()
+        if len(self._recent) == RECENT:
+            self._slow -= self._recent[0]
+        taken_ns = inference.watch.ended - inference.watch.started
+        self._longest_ns = max(self._longest_ns, taken_ns)
+        is_slow = taken_ns > QUICK_S * 1e9
+        self._recent.append(is_slow)
+        self._slow += is_slow

@@ -1,0 +1,223 @@
+"""Listeners of the model server, and the connections that they accepted."""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import resource
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from edgepack.agent.config import ServerConfig
+from edgepack.agent.server.budget import Budget
+from edgepack.agent.server.connection import Connection, Handler
+from edgepack.agent.state.model_server import LOCK_FILE, SOCKET_FILE
+from edgepack.errors import DeviceError
+from edgepack.metrics.settings import read_address
+
+BACKLOG = 1024
+LOOK_S = 0.5
+"""Seconds between two looks at slow clients."""
+STALLED_S = 1.0
+"""A client that sends or reads nothing for so long makes room for others."""
+_BUFFER_BYTES = 256 * 1024
+_SPARE_FILES = 256
+"""Descriptors for models, libraries and shared memory."""
+
+
+class Listeners:
+    """Listens on a unix socket and on loopback; used by the event loop's thread alone.
+
+    Args:
+        folder: Folder of the unix socket.
+        limits: Settings.
+        handle: Handles requests.
+    """
+
+    def __init__(self, folder: Path, limits: ServerConfig, handle: Handler) -> None:
+        self.limits, self._folder, self._handle = limits, folder, handle
+        self.buffer = memoryview(bytearray(_BUFFER_BYTES))
+        """Where bytes of every connection arrive, one after the other."""
+        self._budget = Budget(limits.memory_bytes)
+        self._connections: set[Connection] = set()
+        self._servers: list[asyncio.Server] = []
+        self._files: list[int] = []
+        self._look: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._most = min(limits.connections, _raise_file_limit() - _SPARE_FILES)
+        self.rejected = 0
+        """Connections that found no room."""
+
+    @property
+    def count(self) -> int:
+        """Open connections."""
+        return len(self._connections)
+
+    async def start(self) -> None:
+        """Listen from now on.
+
+        Raises:
+            DeviceError: Another server runs, or an address cannot be used.
+        """
+        self._files.append(_lock(self._folder))
+        try:
+            unix = _bind_unix(self._folder, self.limits)
+            self._servers.append(
+                await self._loop.create_unix_server(self._connect, sock=unix, backlog=BACKLOG)
+            )
+            if self.limits.listen:
+                address = read_address(self.limits.listen)
+                self._servers.append(
+                    await self._loop.create_server(
+                        self._connect, address.host, address.port, backlog=BACKLOG
+                    )
+                )
+        except OSError as error:
+            await self.stop(0.0)
+            raise DeviceError(
+                f"the model server cannot listen: {error.strerror or error}",
+                found_in=self.limits.listen or str(self._folder / SOCKET_FILE),
+                remedy="name a free port in server.listen; the folder must be writable",
+            ) from error
+
+    async def stop(self, patience_s: float) -> None:
+        """Accept nothing more, wait until running requests are answered, and end all connections.
+
+        Args:
+            patience_s: How long to wait.
+        """
+        for server in self._servers:
+            server.close()
+        if self._files:
+            with contextlib.suppress(OSError):
+                (self._folder / SOCKET_FILE).unlink()
+        for connection in tuple(self._connections):
+            connection.end()
+        until = self._loop.time() + patience_s
+        while self._connections and self._loop.time() < until:
+            await asyncio.sleep(0.01)
+        for connection in tuple(self._connections):
+            connection.abort()
+        if self._look is not None:
+            self._look.cancel()
+        while self._files:
+            os.close(self._files.pop())
+
+    def admit(self, connection: Connection) -> bool:
+        """Register a connection; end an idle or stalled one if there are too many.
+
+        Returns:
+            Whether there is room.
+        """
+        if len(self._connections) >= self._most:
+            idle = [one for one in self._connections if one.is_idle]
+            if idle:
+                self._drop(min(idle, key=lambda one: one.since))
+            elif not self._end_stalled(lambda one: True):
+                self.rejected += 1
+                return False
+        self._connections.add(connection)
+        if self._look is None:
+            self._look = self._loop.call_later(LOOK_S, self._look_at_clients)
+        return True
+
+    def dismiss(self, connection: Connection) -> None:
+        """Forget a connection that ended."""
+        self._connections.discard(connection)
+
+    def end_stalled(self, asking: Connection) -> bool:
+        """End the longest stalled connection with memory; return whether there was one."""
+        return self._end_stalled(lambda one: one.charged > 0 and one is not asking)
+
+    def _end_stalled(self, is_meant: Callable[[Connection], bool]) -> bool:
+        last = self._loop.time() - STALLED_S
+        found = [
+            one
+            for one in self._connections
+            if one.is_stalled and one.moved_at < last and is_meant(one)
+        ]
+        if found:
+            self._drop(min(found, key=lambda one: one.moved_at))
+        return bool(found)
+
+    def _drop(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        connection.drop()
+
+    def _look_at_clients(self) -> None:
+        now = self._loop.time()
+        for connection in tuple(self._connections):
+            connection.look(now)
+        has_any = bool(self._connections)
+        self._look = self._loop.call_later(LOOK_S, self._look_at_clients) if has_any else None
+
+    def _connect(self) -> Connection:
+        return Connection(self, self._handle, self._budget)
+
+
+def _lock(folder: Path) -> int:
+    """Lock the folder's socket for this process; the kernel ends the lock with the process.
+
+    Raises:
+        DeviceError: Another server runs.
+    """
+    try:
+        file = os.open(
+            folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(file)
+            raise
+    except OSError as error:
+        is_taken = error.errno == errno.EWOULDBLOCK
+        problem = "another server runs" if is_taken else error.strerror or str(error)
+        raise DeviceError(
+            f"the model server cannot start: {problem}",
+            found_in=str(folder / LOCK_FILE),
+            remedy="edgepack-agent status shows a server that the agent started"
+            if is_taken
+            else "run as the agent's user",
+        ) from error
+    return file
+
+
+def _bind_unix(folder: Path, limits: ServerConfig) -> socket.socket:
+    """Return a socket bound in the folder; its path may be longer than the kernel's 107 bytes.
+
+    Raises:
+        OSError: The socket cannot be made.
+    """
+    path = folder / SOCKET_FILE
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISSOCK(path.lstat().st_mode):  # of a server that was killed
+            path.unlink()
+    listening = socket.socket(socket.AF_UNIX)
+    place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        before = os.umask(0o777)
+        try:
+            listening.bind(f"/proc/self/fd/{place}/{SOCKET_FILE}")
+        finally:
+            os.umask(before)
+        os.chown(path, -1, folder.stat().st_gid)
+        path.chmod(int(limits.mode, 8))
+    except OSError:
+        listening.close()
+        raise
+    finally:
+        os.close(place)
+    return listening
+
+
+def _raise_file_limit() -> int:
+    """Raise the number of descriptors as far as allowed; return the number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return hard
+    return soft

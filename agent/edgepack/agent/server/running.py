@@ -1,0 +1,134 @@
+"""The model server's process: listens, opens models, and drains when told to end."""
+
+import asyncio
+import contextlib
+import importlib.metadata
+import logging
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from edgepack.agent.config import AgentConfig
+from edgepack.agent.server.connection import Request
+from edgepack.agent.server.hosting import Hosting
+from edgepack.agent.server.http_messages import Response
+from edgepack.agent.server.listening import Listeners
+from edgepack.agent.server.routes import Routes
+from edgepack.agent.state.model_server import socket_folder
+from edgepack.agent.telemetry.readings import memory_bytes
+from edgepack.metrics.table import Family, Point, family
+from edgepack.metrics.text import content_type, render
+from edgepack.signals import call_on_signals
+
+log = logging.getLogger(__name__)
+
+DRAIN_S = 3.0
+"""How long a stopping server waits for running requests: an agent that ends has 5 s."""
+
+
+def run_server(config: AgentConfig, *, until_stdin_ends: bool) -> None:
+    """Serve the models of this device until a signal.
+
+    Args:
+        config: The agent's settings.
+        until_stdin_ends: Whether the server also stops at the end of its standard input: the agent
+            that started the server is gone.
+
+    Raises:
+        DeviceError: An address cannot be used, or another server runs.
+    """
+    if not asyncio.run(_serve(config, until_stdin_ends=until_stdin_ends)):
+        log.warning("inferences did not end in time: the process ends without them")
+        logging.shutdown()
+        os._exit(1)
+
+
+async def _serve(config: AgentConfig, *, until_stdin_ends: bool) -> bool:
+    """Serve until told to stop; return whether all inferences have ended."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    state_dir = Path(config.state_dir)
+    hosting = Hosting(
+        state_dir,
+        config.server,
+        threads=config.providers.threads,
+        hung_s=config.watch.hung_s,
+    )
+    metrics = ServerMetrics(config, hosting)
+    routes = Routes(hosting, metrics.answer, config.server.origins)
+    listeners = Listeners(socket_folder(state_dir), config.server, routes.handle)
+    metrics.listeners = listeners
+    await listeners.start()
+
+    def end(reason: str) -> None:
+        log.info("stopping because of %s", reason)
+        stop.set()
+
+    call_on_signals(lambda number: loop.call_soon_threadsafe(end, number.name))
+    if until_stdin_ends:
+        loop.add_reader(sys.stdin.fileno(), lambda: _look_at_stdin(end))
+    following = asyncio.create_task(hosting.follow())
+    try:
+        await stop.wait()
+    finally:
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+        await listeners.stop(DRAIN_S)
+        is_over = all(not model.busy for model in hosting.models.values())
+        await hosting.stop()
+    return is_over
+
+
+def _look_at_stdin(end: object) -> None:
+    """Stop at the end of standard input."""
+    if not os.read(sys.stdin.fileno(), 1024):
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        assert callable(end)
+        end("the end of the agent")
+
+
+class ServerMetrics:
+    """Metrics of the server's process.
+
+    Args:
+        config: The agent's settings.
+        hosting: The models.
+    """
+
+    def __init__(self, config: AgentConfig, hosting: Hosting) -> None:
+        self._hosting = hosting
+        self.listeners: Listeners | None = None
+        self._resource = {
+            "service.name": "edgepack-server",
+            "service.namespace": config.tenant,
+            "service.instance.id": config.device,
+            "service.version": importlib.metadata.version("edgepack"),
+            "host.arch": platform.machine(),
+        }
+
+    def answer(self, request: Request) -> Response:
+        """Return the metrics in the requested format."""
+        form = content_type(request.head.fields.get(b"accept", b"").decode("latin-1"))
+        return Response(200, (render(self._families(), form, self._resource),), form)
+
+    def _families(self) -> Iterator[Family]:
+        requests: list[Point] = []
+        waiting: list[Point] = []
+        for name, model in sorted(self._hosting.models.items()):
+            found, model_label = model.statistics.inference_stats, {"edgepack.model": name}
+            for outcome, number in (
+                ("success", found.success.count),
+                ("fail", found.fail.count - model.rejected),
+                ("queue_full", model.rejected),
+            ):
+                requests.append(Point({**model_label, "edgepack.outcome": outcome}, number))
+            waiting.append(Point(model_label, model.busy))
+        yield family("edgepack.server.requests", requests)
+        yield family("edgepack.server.active", waiting)
+        if self.listeners is not None:
+            yield family("edgepack.connections", self.listeners.count)
+        yield family("process.memory.usage", memory_bytes())
+        yield family("process.cpu.time", time.process_time())
