@@ -20,6 +20,7 @@ from edgepack.agent.cli.trusting import load_device_trust, load_trust, make_fetc
 from edgepack.agent.config import AgentConfig, BrokerConfig
 from edgepack.agent.daemon.agent import Agent
 from edgepack.agent.daemon.metrics import DeviceMetrics
+from edgepack.agent.daemon.model_server import ModelServer
 from edgepack.agent.daemon.service_manager import ServiceManager
 from edgepack.agent.daemon.signals import handle_signals
 from edgepack.agent.enrolment.renewal import make_keeper
@@ -94,10 +95,11 @@ def run_daemon(
     metrics = DeviceMetrics(config, telemetry)
     adopt_strays()
     facts = FactsReader(config.providers)
+    server = ModelServer(Path(config.state_dir), path if config.server.enabled else None)
 
     def tidy() -> None:
-        with facts.lock:  # Its child is no stray.
-            end_strays()
+        with facts.lock, server.spared() as spared:  # Their children are no strays.
+            end_strays(spared)
 
     worker = ThreadWorker(inbox.wake, tidy=tidy)
     fetch_worker = ThreadWorker(inbox.wake)
@@ -140,6 +142,7 @@ def run_daemon(
     handle_signals(stop, agent.reload, inbox, end_strays)
     connection.start()
     metrics.start()
+    server.start()
     if fetcher is not None:
         fetcher.start()
     try:
@@ -149,12 +152,14 @@ def run_daemon(
         log.exception("the agent stops")
         raise DeviceError(f"the agent stopped because of a fault: {error}") from error
     finally:
+        server.begin_stop()
         if not all([fetch_worker.stop(FETCH_STOP_S), worker.stop(WORKER_STOP_S)]):
             log.warning("background work did not end in time")
         metrics.stop()
         if fetcher is not None:
             fetcher.stop()
         connection.stop()
+        server.stop()
 
 
 def assemble_models(

@@ -4,10 +4,11 @@ import time
 from collections.abc import Iterator
 
 from edgepack.agent.state.broker_state import BrokerState
+from edgepack.agent.state.model_server import ServerState
 from edgepack.agent.telemetry.failing import failing_lines
 from edgepack.agent.update.status import ModelStatus, Status
 from edgepack.bundle.features import FEWEST_INFERENCES
-from edgepack.text import printable_lines
+from edgepack.text import counted, printable_lines
 from edgepack.wire.drift_words import drift_lines
 from edgepack.wire.messages import BundleRef, DeviceFacts, ProviderFacts
 
@@ -28,6 +29,8 @@ def describe_status(status: Status) -> str:
     lines = [f"agent     {_RUNNING[status.is_running]}"]
     if status.broker is not None:
         lines += _describe_broker(status.broker, is_running=status.is_running is not False)
+    if status.server is not None and status.is_running is not False:
+        lines += _describe_server(status.server)
     if status.disk:
         lines.append(f"disk      {status.disk}")
     if not status.models:
@@ -48,6 +51,14 @@ def _describe_broker(broker: BrokerState, *, is_running: bool) -> Iterator[str]:
         yield f"broker    {broker.broker} is not reached since {since}"
     if broker.because:
         yield f"          {broker.because}"
+
+
+def _describe_server(server: ServerState) -> Iterator[str]:
+    state = "running" if server.is_running else "not running"
+    yield f"server    {state} since {_local_time(server.since)}"
+    if server.because:
+        times = counted(server.restarts, "time")
+        yield f"          ended {times} since the agent started; the last {server.because}"
 
 
 def _local_time(at: float) -> str:

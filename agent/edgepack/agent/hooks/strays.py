@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -22,15 +23,18 @@ def adopt_strays() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def end_strays() -> int:
-    """Kill and reap every child of this process; call only without own children.
+def end_strays(spared: Collection[int] = ()) -> int:
+    """Kill and reap every child of this process; call only without other own children.
+
+    Args:
+        spared: Own children that live on.
 
     Returns:
         How many there were.
     """
     ended = 0
     for _ in range(_ROUNDS):  # What a killed one had started comes next.
-        children = _children()
+        children = set(_children()) - set(spared)
         if not children:
             break
         for pid in children:

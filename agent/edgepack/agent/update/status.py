@@ -7,6 +7,7 @@ import msgspec
 from edgepack.agent.state.broker_state import BrokerState, read_broker_state
 from edgepack.agent.state.disk import read_disk_state
 from edgepack.agent.state.lock import is_locked
+from edgepack.agent.state.model_server import ServerState, read_server_state
 from edgepack.agent.state.models import model_names
 from edgepack.agent.state.pointer import ActivePointer, read_pointer
 from edgepack.agent.state.slots import slot_folder
@@ -61,6 +62,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         is_running: Whether an agent holds the state folder; None when this user may not look.
         models: By name.
         broker: The last known connection to the broker; None if the agent never tried.
+        server: The model server; None if the agent runs none.
         disk: The present faults of the state folder's disk; "" without a fault.
     """
 
@@ -68,6 +70,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     models: dict[str, ModelStatus]
     broker: BrokerState | None = None
     disk: str = ""
+    server: ServerState | None = None
 
 
 def read_status(state_dir: Path) -> Status:
@@ -87,6 +90,7 @@ def read_status(state_dir: Path) -> Status:
         models={name: _read_model(state_dir, name) for name in model_names(state_dir)},
         broker=read_broker_state(state_dir),
         disk=read_disk_state(state_dir),
+        server=read_server_state(state_dir),
     )
 
 
