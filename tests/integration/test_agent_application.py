@@ -1,5 +1,6 @@
 """Applications on a device with a real agent, broker and updates: forked workers, and sessions."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -180,6 +181,40 @@ def test_forked_workers_follow_updates_and_each_inference_is_reported_once(
     spool = device.state_dir / "latency"
     wait_until(lambda: not list(spool.glob("*.json")), "the agent has read all files")
     assert reported() == real
+
+
+def test_every_form_of_a_call_follows_an_update_and_is_reported(
+    device: Device, controller: Controller, roll: Roll
+) -> None:
+    """Bound arrays, a batch, an array without a name, and a coroutine."""
+    x = np.random.default_rng(4).standard_normal((1, WIDTH)).astype(np.float32)
+    ran: Counter[str] = Counter()
+    bundles = [roll(1)]
+    with open_model("tiny", device.state_dir, threads=1, poll_s=0.02) as model:
+        bound = model.bind({"x": x.copy()})
+        for number in (1, 2, 3):
+            if number > 1:
+                bundles.append(roll(number))
+                wait_until(lambda: model.bundle.release == number, "it follows")  # noqa: B023
+            want = expected_output(x, number)
+            found = [
+                bound.run()["y"],
+                *(outputs["y"] for outputs in model.run_batch([{"x": x}, {"x": x}])),
+                model.run(x)["y"],
+                asyncio.run(model.run_async({"x": x}))["y"],
+            ]
+            ran[bundles[-1].ref.digest] = len(found)
+            for y in found:
+                assert np.allclose(y, want, rtol=1e-3, atol=1e-4 * np.abs(want).max())
+
+    def reported() -> Counter[str]:
+        found: Counter[str] = Counter()
+        for window in tuple(controller.telemetry):
+            found[window.digest] += window.latency.count
+        return found
+
+    wait_until(lambda: reported().total() >= ran.total(), "all inferences are reported")
+    assert reported() == ran
 
 
 def test_session_keeps_its_release_for_a_recurrent_loop_through_updates_under_load(

@@ -15,12 +15,14 @@ from edgepack.lazy_names import load_on_first_use
 
 if TYPE_CHECKING:
     from edgepack.agent.runtime.sessions import SessionTensor, Tensor
+    from edgepack.agent.serving.bound import BoundCall
     from edgepack.agent.serving.model import Model, open_model
     from edgepack.agent.serving.model_session import ModelSession
     from edgepack.errors import BundleError, DeviceError, EdgepackError
     from edgepack.wire.messages import BundleRef, Choice, ProbeResult
 
 __all__ = [
+    "BoundCall",
     "BundleError",
     "BundleRef",
     "Choice",
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "BoundCall": "edgepack.agent.serving.bound",
     "BundleError": "edgepack.errors",
     "BundleRef": "edgepack.wire.messages",
     "Choice": "edgepack.wire.messages",

@@ -73,8 +73,10 @@ def make_facts(
     )
 
 
-def conv_model(scale: float = 1.0, side: int = 8) -> onnx.ModelProto:
-    """Return Conv, Relu, pool, Flatten: x float32 (1, 3, side, side) -> y (1, 4), times `scale`."""
+def conv_model(scale: float = 1.0, side: int = 8, batch: int | str = 1) -> onnx.ModelProto:
+    """Return Conv, Relu, pool, Flatten, times `scale`: x float32 (batch, 3, side, side) -> y
+    (batch, 4).
+    """
     rng = np.random.default_rng(0)
     weight = (rng.standard_normal((4, 3, 3, 3)) * 0.3 * scale).astype(np.float32)
     graph = helper.make_graph(
@@ -85,8 +87,8 @@ def conv_model(scale: float = 1.0, side: int = 8) -> onnx.ModelProto:
             helper.make_node("Flatten", ["p"], ["y"], "flat"),
         ],
         "tiny",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, side, side])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 3, side, side])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, 4])],
         [
             numpy_helper.from_array(weight, "w"),
             numpy_helper.from_array(np.zeros(4, np.float32), "b"),
@@ -103,12 +105,17 @@ def make_inputs(count: int = 3, side: int = 8) -> tuple[dict[str, np.ndarray], .
 
 
 def save_variant(
-    bundle_folder: Path, variant: Variant, *, scale: float = 1.0, side: int = 8
+    bundle_folder: Path,
+    variant: Variant,
+    *,
+    scale: float = 1.0,
+    side: int = 8,
+    batch: int | str = 1,
 ) -> None:
     """Write `conv_model` as the variant's model file."""
     folder = bundle_folder / variant.folder
     folder.mkdir(parents=True, exist_ok=True)
-    onnx.save(conv_model(scale, side), folder / variant.model_file)
+    onnx.save(conv_model(scale, side, batch), folder / variant.model_file)
 
 
 def install_model(
@@ -119,6 +126,7 @@ def install_model(
     name: str = "tiny",
     reference: tuple[Feature, ...] = (),
     side: int = 8,
+    batch: int | str = 1,
     recipient: PublicKey | None = None,
 ) -> ActivePointer:
     """Write a slot with a model that multiplies by `scale`, and return its pointer.
@@ -127,7 +135,7 @@ def install_model(
     """
     folder = slot_folder(state_dir, f"{name}-{release}")
     variant = make_variant()
-    save_variant(folder, variant, scale=scale, side=side)
+    save_variant(folder, variant, scale=scale, side=side, batch=batch)
     session = open_session(folder, variant)
     inputs = make_inputs(1, side)
     (folder / GOLDEN_FILE).parent.mkdir(exist_ok=True)

@@ -250,3 +250,11 @@ def test_drift_waits_in_the_buffer_until_it_is_sent(tmp_path: Path) -> None:
     assert window.drift is not None
     assert window.latency.count == 2
     assert buffer.drift.recent(RELEASE[0]) is not None
+
+
+def test_a_release_that_is_opened_again_counts_each_feature_once() -> None:
+    recorder = SketchRecorder()
+    for _ in range(2):
+        recorder.expect(reference(), ModelDescription())
+    recorder.offer({"x": np.zeros((1, 3, 8, 8), np.float32)}, {})
+    assert {one.count for one in recorder.snapshot()} == {1}

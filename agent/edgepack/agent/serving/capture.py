@@ -80,6 +80,9 @@ class SampleKeeper:
     Args:
         state_dir: The state folder.
         model: The model's name.
+
+    Attributes:
+        next_at: When the next inference is looked at, monotonic clock, seconds.
     """
 
     def __init__(self, state_dir: Path, model: str) -> None:
@@ -87,7 +90,7 @@ class SampleKeeper:
         self._settings = read_capture(state_dir)
         self._waiting: tuple[int, dict[str, Tensor]] | None = None
         self._candidates: deque[Candidate] = deque(maxlen=MAX_WAITING)
-        self._next_at = 0.0
+        self.next_at = 0.0
         self._least = 0
         """What a sample must rank above to be kept."""
         self._fails = False
@@ -103,9 +106,11 @@ class SampleKeeper:
     ) -> None:
         """Copy an inference if due; keep only the latest copy that is drawn by chance."""
         settings = self._settings
-        if settings is None or time.monotonic() < self._next_at or not _is_numeric(feeds):
+        if time.monotonic() < self.next_at:
             return
-        self._next_at = time.monotonic() + OFFER_S
+        self.next_at = time.monotonic() + OFFER_S
+        if settings is None or not _is_numeric(feeds):
+            return
         priority, waiting = draw_priority(), self._waiting
         least = self._least if waiting is None else max(self._least, waiting[0])
         copy: dict[str, Tensor] | None = None

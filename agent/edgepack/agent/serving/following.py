@@ -14,11 +14,13 @@ import weakref
 from pathlib import Path
 from typing import Protocol
 
+from edgepack.agent.serving.bound import BoundCall
 from edgepack.agent.serving.capture import SampleKeeper
 from edgepack.agent.serving.opened import OpenedModel, open_release
 from edgepack.agent.serving.shadow import ShadowRunner
 from edgepack.agent.serving.verification import Verifier
-from edgepack.agent.state.holders import MAX_TEXT, Registration
+from edgepack.agent.state.changes import notifier
+from edgepack.agent.state.holders import BEAT_S, MAX_TEXT, Registration
 from edgepack.agent.state.pointer import (
     ActivePointer,
     Shadow,
@@ -38,6 +40,12 @@ logger = logging.getLogger(__name__)
 
 SPOOL_S = 5.0
 """Seconds between writes of what inferences took."""
+
+POLL_S = 0.2
+"""Seconds between looks at the pointer where the kernel does not tell of changes."""
+
+IDLE_S = 5.0
+"""Seconds between turns of a process that runs no inference, and has no other work."""
 
 FAILED_SPOOL_S = 0.5
 """The same once inferences failed: a soak must hear of that before it ends."""
@@ -66,22 +74,27 @@ class Follower:
         name: The model.
         state_dir: The agent's state folder.
         threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
-        poll_s: Seconds between checks of the pointer; a check is a single `stat`.
+        poll_s: Seconds between turns of the thread; None for seldom turns, as the kernel tells
+            when the pointer changes.
 
     Attributes:
         serving: The release that serves now.
         troubles: Why newer releases could not be opened here, the last few.
         is_foreign: Whether the parent of this process made the follower, before a fork.
+        bound: Calls with fixed arrays.
+        is_usable: Whether it is neither closed nor foreign.
 
     Raises:
         DeviceError: No model of that name is active, or its provider fails here.
         BundleError: The files differ from the installed files.
     """
 
-    def __init__(self, name: str, state_dir: Path, *, threads: int, poll_s: float) -> None:
+    def __init__(self, name: str, state_dir: Path, *, threads: int, poll_s: float | None) -> None:
         self.is_foreign = False
+        self.is_usable = True
         self.troubles: tuple[str, ...] = ()
         self.keeper = SampleKeeper(state_dir, name)
+        self.bound: weakref.WeakSet[BoundCall] = weakref.WeakSet()
         self._name = name
         self._state_dir = state_dir
         self._pointer_path = _pointer_path(state_dir, name)
@@ -93,7 +106,8 @@ class Follower:
         self._spool_fails = False
         self._watch_error = ""
         self._unusable_shadow: Shadow | None = None
-        self._stop = threading.Event()
+        self._stop, self._wake = threading.Event(), threading.Event()
+        self._sum_ms = 0.0
         self._registration = Registration(state_dir, name)
         try:
             self._stamp, self.serving = self._open_first()
@@ -122,7 +136,8 @@ class Follower:
             if serving.hold():
                 self._holders.add(holder)
                 return serving
-            self._stop.wait(self._poll_s)  # The agent has switched; the watcher follows soon.
+            self._wake.set()
+            self._stop.wait(POLL_S)  # The agent has switched; the watcher follows soon.
         raise DeviceError(
             f"the files of {self._name} are being removed",
             found_in=str(self._state_dir),
@@ -140,15 +155,19 @@ class Follower:
         stop, self._stop = self._stop, threading.Event()  # Another thread may hold the old lock.
         if stop.is_set():
             self._stop.set()
-        self.is_foreign = True
+        self.is_foreign, self.is_usable = True, False
 
     def close(self) -> None:
         """Stop watching, and write the statistics; running inferences end undisturbed."""
         if not self._stop.is_set():
             self._stop.set()
+            self.is_usable = False
             if self.is_foreign:
                 return
+            self._wake.set()
             self._watcher.join()
+            if (changes := notifier()) is not None:
+                changes.forget(self._wake)
             self._registration.close()
             for holder in tuple(self._holders):
                 holder.close()
@@ -225,11 +244,14 @@ class Follower:
             )
         return self._records[key]
 
-    def _beat(self) -> None:
-        """Write the heartbeat, with the results of the verification."""
+    def _beat(self, pause_s: float) -> None:
+        """Write the heartbeat, with the results of the verification; the next comes in a pause."""
         found = self._verifier
         self._registration.beat(
-            running_since=self.serving.running_since, checked=found.checked, other=found.other
+            every_s=max(BEAT_S, pause_s),
+            running_since=self.serving.running_since,
+            checked=found.checked,
+            other=found.other,
         )
 
     def _new_verifier(self) -> Verifier:
@@ -305,11 +327,34 @@ class Follower:
             threads=self._threads,
         )
 
+    def _pause_s(self) -> float:
+        """Return the seconds until the next turn, unless the pointer changes before."""
+        if self._poll_s is not None:
+            return self._poll_s
+        changes = notifier()
+        folder = self._pointer_path.parent
+        if changes is None or not (
+            changes.is_watching(self._wake) or changes.watch(folder, self._wake)
+        ):
+            return POLL_S
+        serving = self.serving
+        sum_ms, self._sum_ms = self._sum_ms, serving.record.latency.sum_ms
+        is_idle = (
+            sum_ms == self._sum_ms
+            and not serving.running_since
+            and serving.pointer.committed
+            and serving.pointer.shadow is None
+            and not (self._holders or self._replaced or self._retry_at)
+        )
+        return IDLE_S if is_idle else BEAT_S
+
     def _watch(self) -> None:
         spooled_at = time.monotonic()
-        while not self._stop.wait(self._poll_s):
+        pause_s = POLL_S
+        while not self._wait(pause_s):
+            pause_s = self._pause_s()
             try:
-                self._beat()
+                self._beat(pause_s)
                 self._follow()
                 self._look_after_replaced()
                 self._follow_shadow()
@@ -326,6 +371,12 @@ class Follower:
                     is_known = isinstance(error, OSError) and is_disk_fault(error)
                     said = "watching model=%s failed, trying on: %s"
                     logger.warning(said, self._name, error, exc_info=not is_known)
+
+    def _wait(self, pause_s: float) -> bool:
+        """Wait for the next turn; return True if the follower is closed."""
+        self._wake.wait(pause_s)
+        self._wake.clear()
+        return self._stop.is_set()
 
     def _follow(self) -> None:
         """Swap in another model if the pointer changes."""
@@ -372,6 +423,8 @@ class Follower:
         for holder in tuple(self._holders):
             if not holder.look(self.serving, now):
                 self._holders.discard(holder)
+        for bound in tuple(self.bound):
+            bound.leave(self.serving)
         held = [one for one in self._replaced if one() is not None]
         if len(held) < len(self._replaced):
             self._replaced = held

@@ -7,15 +7,18 @@
 inference waits or fails because of the switch. A forked child follows the releases itself.
 """
 
+import asyncio
 import atexit
 import os
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor
+from edgepack.agent.serving.batch import run_batch
+from edgepack.agent.serving.bound import BoundCall
 from edgepack.agent.serving.following import Follower
 from edgepack.agent.serving.model_session import HOLD_S, ModelSession
 from edgepack.agent.serving.opened import OpenedModel
@@ -23,9 +26,6 @@ from edgepack.agent.state.models import DEFAULT_STATE_DIR
 from edgepack.wire.messages import BundleRef, Choice
 
 STATE_DIR_VARIABLE = "EDGEPACK_STATE_DIR"
-
-POLL_S = 0.2
-"""Seconds between looks at the pointer; a look is one `stat`."""
 
 
 class Model:
@@ -49,7 +49,7 @@ class Model:
         ```
     """
 
-    def __init__(self, name: str, state_dir: Path, *, threads: int, poll_s: float) -> None:
+    def __init__(self, name: str, state_dir: Path, *, threads: int, poll_s: float | None) -> None:
         self._name = name
         self._state_dir = state_dir
         self._threads = threads
@@ -58,7 +58,7 @@ class Model:
         self._follower = self._follow()
         _models.add(self)
 
-    def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def run(self, feeds: Mapping[str, Tensor] | Tensor) -> dict[str, Tensor]:
         """Run an inference on the active model.
 
         The duration is counted, and reported to the fleet by the agent.
@@ -66,7 +66,8 @@ class Model:
         Args:
             feeds: A numpy array for every input, by its name, with the dtype and shape that
                 `inputs` says, e.g. float32 (1, 3, 224, 224). The bundle states the meaning of the
-                numbers (layout, scale, labels): `edgepack inspect` shows it.
+                numbers (layout, scale, labels): `edgepack inspect` shows it. A model with a single
+                input takes the array itself, too.
 
         Returns:
             A numpy array for every output, by its name, as `outputs` says.
@@ -86,10 +87,90 @@ class Model:
                 print({name: array.shape for name, array in outputs.items()})
             ```
         """
-        follower = self._here()
-        if follower.is_closed:
-            raise ValueError("the model is closed")
-        return follower.serving.run(feeds)
+        return self._opened().run(feeds)
+
+    def bind(self, feeds: Mapping[str, Tensor] | None = None) -> BoundCall:
+        """Fix the arrays of inferences: such a call takes less time than `run`.
+
+        Args:
+            feeds: A contiguous array for every input, read at each call; None makes arrays of
+                zeros, for a model without free dimensions.
+
+        Returns:
+            The call, with its arrays. Each thread binds its own.
+
+        Raises:
+            ValueError: The arrays do not fit the inputs or cannot be bound, or the model is closed.
+            DeviceError: The provider failed.
+
+        Example:
+            ```python
+            import numpy as np
+
+            from edgepack.agent import open_model
+
+            with open_model("defects") as model:
+                image = np.zeros((1, 3, 8, 8), np.float32)
+                bound = model.bind({"x": image})
+                image[...] = 0.5
+                print(bound.run()["y"])
+            ```
+        """
+        bound = BoundCall(self._opened, feeds)
+        self._usable().bound.add(bound)
+        return bound
+
+    def run_batch(self, samples: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
+        """Run several inferences as one, where the model takes a batch of any size.
+
+        Args:
+            samples: The feeds of each inference, see `run`; the first axis of each array is the
+                batch.
+
+        Returns:
+            The outputs of each inference, in order. A model whose batch is fixed, or whose outputs
+            cannot be divided, runs them one after the other.
+
+        Raises:
+            ValueError: The feeds do not fit the inputs, or the model is closed.
+            DeviceError: The provider failed.
+
+        Example:
+            ```python
+            import numpy as np
+
+            from edgepack.agent import open_model
+
+            with open_model("defects") as model:
+                images = [np.full((1, 3, 8, 8), value, np.float32) for value in (0.1, 0.9)]
+                for outputs in model.run_batch([{"x": image} for image in images]):
+                    print(outputs["y"])
+            ```
+        """
+        return run_batch(self._opened(), samples)
+
+    async def run_async(self, feeds: Mapping[str, Tensor] | Tensor) -> dict[str, Tensor]:
+        """Run an inference in a thread, so that the event loop goes on; see `run`.
+
+        The arrays of `feeds` must not change before the inference has ended.
+
+        Example:
+            ```python
+            import asyncio
+
+            import numpy as np
+
+            from edgepack.agent import open_model
+
+            async def score() -> None:
+                with open_model("defects") as model:
+                    outputs = await model.run_async({"x": np.zeros((1, 3, 8, 8), np.float32)})
+                    print(outputs["y"])
+
+            asyncio.run(score())
+            ```
+        """
+        return await asyncio.to_thread(self.run, feeds)
 
     def session(self, *, hold_s: float = HOLD_S) -> ModelSession:
         """Begin inferences that belong together: all run on the same release.
@@ -120,10 +201,7 @@ class Model:
                 print(session.bundle.version, "ran all of them")
             ```
         """
-        follower = self._here()
-        if follower.is_closed:
-            raise ValueError("the model is closed")
-        return ModelSession(follower, hold_s=hold_s)
+        return ModelSession(self._usable(), hold_s=hold_s)
 
     @property
     def bundle(self) -> BundleRef:
@@ -170,6 +248,19 @@ class Model:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _opened(self) -> OpenedModel:
+        """Return the release that serves in this process."""
+        follower = self._follower
+        if not follower.is_usable:
+            follower = self._usable()
+        return follower.serving
+
+    def _usable(self) -> Follower:
+        follower = self._here()
+        if follower.is_closed:
+            raise ValueError("the model is closed")
+        return follower
 
     def _here(self) -> Follower:
         """Return the follower of the releases in this process, which may be a fork."""
@@ -223,7 +314,7 @@ def open_model(
     state_dir: Path | str | None = None,
     *,
     threads: int = 0,
-    poll_s: float = POLL_S,
+    poll_s: float | None = None,
 ) -> Model:
     """Open a model of this device and follow its releases from then on.
 
@@ -238,7 +329,8 @@ def open_model(
         state_dir: The agent's state folder; None uses the environment variable
             `EDGEPACK_STATE_DIR`, else `/var/lib/edgepack`.
         threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
-        poll_s: Seconds between looks at which model is active.
+        poll_s: Seconds between looks at which model is active; None has the kernel tell of a
+            change at once, and costs an idle process next to nothing.
 
     Returns:
         The model; close the model after use.

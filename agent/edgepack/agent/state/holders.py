@@ -55,6 +55,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         variant: The variant that serves in the process.
         opening: The release that the process opens now; "" for none.
         beat_at: Time of the heartbeat.
+        every_s: Seconds until the next heartbeat.
         running_since: Start of the oldest running inference; 0 without one.
         checked: Golden samples that ran again in the process.
         other: Those of them with other bits than at first in the process.
@@ -70,6 +71,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     variant: str = ""
     opening: str = ""
     beat_at: float = 0.0
+    every_s: float = BEAT_S
     running_since: float = 0.0
     checked: int = 0
     other: int = 0

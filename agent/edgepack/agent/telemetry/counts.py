@@ -51,7 +51,8 @@ class Counts:
         self._lock = threading.Lock()
         self._place(memoryview(bytearray(_BYTES)))
         self._integers[0] = _MAGIC
-        self._floats[_LEAST] = math.inf
+        self._least = self._floats[_LEAST] = math.inf
+        self._most = 0.0
         self._shared: tuple[int, int] | None = None
         self._descriptor: int | None = None
 
@@ -68,15 +69,14 @@ class Counts:
             if not 0 <= latency_ms < LEAST_MS:
                 raise ValueError(f"a latency is a finite number of milliseconds, not {latency_ms}")
             latency_ms = LEAST_MS
-        position = _BUCKETS + bisect_left(_BOUNDS, latency_ms)
+        position = bisect_left(_BOUNDS, latency_ms) + _BUCKETS
         with self._lock:
-            floats = self._floats
-            floats[_SUM] += latency_ms
-            if latency_ms < floats[_LEAST]:
-                floats[_LEAST] = latency_ms
-            if latency_ms > floats[_MOST]:
-                floats[_MOST] = latency_ms
             self._integers[position] += 1
+            self._floats[_SUM] += latency_ms
+            if latency_ms < self._least:
+                self._least = self._floats[_LEAST] = latency_ms
+            if latency_ms > self._most:
+                self._most = self._floats[_MOST] = latency_ms
 
     def fail(self) -> None:
         """Count an inference that raised."""
@@ -95,6 +95,11 @@ class Counts:
                 :_NAME_BYTES
             ].ljust(_NAME_BYTES, b"\0")
             self._integers[_BAD_INPUTS] += 1
+
+    @property
+    def sum_ms(self) -> float:
+        """Return the sum of all latencies, milliseconds: it changes with each inference."""
+        return self._floats[_SUM]
 
     def snapshot(self) -> Counted:
         """Return the counts as an unchanging copy."""

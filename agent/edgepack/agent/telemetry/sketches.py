@@ -5,6 +5,7 @@ tensors; another thread sketches the copies when the spool file is written.
 """
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -63,7 +64,11 @@ class Rank(NamedTuple):
 
 
 class SketchRecorder:
-    """Adds up features of a model's inferences in this process, in any thread."""
+    """Adds up features of a model's inferences in this process, in any thread.
+
+    Attributes:
+        next_at: When the next inference is sketched, monotonic clock, seconds.
+    """
 
     def __init__(self) -> None:
         self._features: dict[str, list[Feature]] = {}
@@ -72,13 +77,15 @@ class SketchRecorder:
         self._sums: dict[str, FeatureSum] = {}
         self._waiting: deque[_Taken] = deque()
         self._waiting_bytes = 0
-        self._next_at = 0.0
+        self.next_at = math.inf
         self._lock = threading.Lock()
 
     def expect(self, reference: Iterable[Feature], description: ModelDescription) -> None:
         """Set the features to add up, and the tasks that sketch the features."""
+        self._features = {}
         for feature in reference:
             self._features.setdefault(feature.tensor, []).append(feature)
+        self.next_at = 0.0 if self._features else math.inf
         self._parts = tuple(
             part for part in sketched_parts(description) if part.outputs[0] in self._features
         )
@@ -87,14 +94,14 @@ class SketchRecorder:
 
     def offer(self, feeds: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
         """Copy an inference for a sketch, if due."""
-        if not self._features or time.monotonic() < self._next_at:
+        if time.monotonic() < self.next_at:
             return
         copied = self._numeric(outputs)
         size = sum(value.nbytes for value in copied.values())
         with self._lock:
-            if time.monotonic() < self._next_at:
+            if time.monotonic() < self.next_at:
                 return
-            self._next_at = time.monotonic() + max(SAMPLE_S, SAMPLE_S * size / BYTES_PER_S)
+            self.next_at = time.monotonic() + max(SAMPLE_S, SAMPLE_S * size / BYTES_PER_S)
         inputs = {
             name: thin_input(np.asarray(feeds[name]))
             for name in self._inputs

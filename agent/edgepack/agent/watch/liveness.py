@@ -12,6 +12,8 @@ HUNG_TIMES = 20.0
 """No inference hangs that is shorter than so many times the latency of the device's own probe."""
 OPENING_S = 300.0
 """Longest time to open a release: no heartbeat comes meanwhile."""
+MOST_BEAT_S = 10.0
+"""No process may state a longer pause between its heartbeats."""
 SUSPECT_SHARE = 0.1
 """A soak does not end while a process is silent for more than this share of its limit,"""
 SUSPECT_S = 60.0
@@ -81,7 +83,8 @@ def find_hangs(
         silent_s = now - held.beat_at
         running_s = now - held.running_since if held.running_since else 0.0
         title = f"process {held.pid} hangs"
-        if silent_s > (opening_s if held.opening else hung_s):
+        late_s = 3 * max(BEAT_S, min(held.every_s, MOST_BEAT_S))
+        if silent_s > (opening_s if held.opening else max(hung_s, late_s)):
             doing = "while it opens the model" if held.opening == digest else "with the model"
             return Verdict("proven", f"{title}: no heartbeat for {silent_s:.0f} s {doing}")
         if running_s > inference_s:
@@ -91,7 +94,7 @@ def find_hangs(
                 f"at most {inference_s:.0f} s are usual",
             )
         is_doubtful |= bool(held.opening)
-        is_doubtful |= silent_s > max(3 * BEAT_S, SUSPECT_SHARE * hung_s)
+        is_doubtful |= silent_s > max(late_s, SUSPECT_SHARE * hung_s)
         is_doubtful |= running_s > SUSPECT_SHARE * inference_s
     return DOUBTFUL if is_doubtful else FINE
 
