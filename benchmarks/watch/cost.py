@@ -85,8 +85,10 @@ def measure_cost(seconds: float) -> Cost:
         with Broker(folder) as broker:
             controller = Controller(broker.port)
             device = Device(folder / "device", broker.url, public)
-            defaults = device.config.read_text().replace("interval_s = 0.5", "")
-            device.config.write_text(defaults)
+            # All else is the default; the counts of applications lie in memory, as in a device's /run.
+            settings = device.config.read_text()
+            in_memory = f'runtime_dir = "{memory}"'
+            device.config.write_text(settings.replace("interval_s = 0.5", in_memory))
             controller.hold(bundle)
             controller.offer(DEVICE, bundle.desired(1, soak_s=0.1))
             agent = _start(_AGENT, device.config, counters[0])

@@ -10,7 +10,6 @@ from edgepack.agent.config import ServerConfig
 from edgepack.agent.server.hosted_model import HostedModel
 from edgepack.agent.server.http_messages import HttpError
 from edgepack.agent.serving.following import Follower
-from edgepack.agent.serving.model import POLL_S
 from edgepack.agent.state.pointer import active_models
 from edgepack.errors import EdgepackError
 
@@ -118,7 +117,7 @@ class Hosting:
         follower: Follower | None = None
         because = ""
         try:
-            follower = Follower(name, self._state_dir, threads=self._threads, poll_s=POLL_S)
+            follower = Follower(name, self._state_dir, threads=self._threads, poll_s=None)
         except EdgepackError as error:
             because = str(error)
         except Exception as error:
