@@ -85,7 +85,7 @@ def measure_cost(seconds: float) -> Cost:
         with Broker(folder) as broker:
             controller = Controller(broker.port)
             device = Device(folder / "device", broker.url, public)
-            # All else is the default; the counts of applications lie in memory, as in a device's /run.
+            # All else is the default; applications count in memory, as in a device's /run.
             settings = device.config.read_text()
             in_memory = f'runtime_dir = "{memory}"'
             device.config.write_text(settings.replace("interval_s = 0.5", in_memory))
