@@ -119,7 +119,19 @@ class DeviceError(EdgepackError):
 
 
 class PictureError(EdgepackError):
-    """Error of a picture: the picture cannot be decoded, or cannot be prepared for a model."""
+    """Error of a picture: the picture cannot be decoded, or cannot be prepared for a model.
+
+    Example:
+        ```python
+        from edgepack.agent import PictureError, open_model
+
+        with open_model("defects") as model:
+            try:
+                model.classify(b"not a picture")
+            except PictureError as error:
+                print(error.problem)
+        ```
+    """
 
 
 class ProfileError(EdgepackError):

@@ -3,18 +3,21 @@ and the device does just that.
 """
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
+from PIL import Image
 
+from edgepack.agent import PictureError, open_model
 from edgepack.bundle.forms import read_manifest
 from edgepack.bundle.golden import read_golden
 from edgepack.bundle.manifest import GOLDEN_FILE
 from edgepack.pictures.prepare import prepare_picture
-from tests.simulators import warm_programs
+from tests.integration.picture_builds import build_bundle, edgepack, install
+from tests.simulators.waiting import wait_until
 from tests.unit.packager_io.models import save, small_cnn
 from tests.unit.pictures.drawn import noise
 
@@ -50,28 +53,24 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, pictures: Path, key: Path) 
     """Build a classifier with the command."""
     folder = tmp_path_factory.mktemp("classifier")
     model = save(small_cnn(), folder / "zoo.onnx")
-    (folder / "edgepack.toml").write_text(CONFIG)
-    _edgepack(
-        *("build", model, "--config", folder / "edgepack.toml", "--profile", "fp32"),
-        *("--calibration", pictures, "--key", key, "-o", folder / "zoo-1.0.0"),
-    )
-    return folder / "zoo-1.0.0"
+    return build_bundle(model, CONFIG, pictures, key, folder / "zoo-1.0.0")
 
 
-def _edgepack(*words: str | Path) -> str:
-    command = [sys.executable, "-m", "edgepack.cli", *map(str, words)]
-    done = warm_programs.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return str(done.stdout)
+@pytest.fixture(scope="module")
+def state_dir(tmp_path_factory: pytest.TempPathFactory, bundle: Path, key: Path) -> Path:
+    """Install the classifier on a device without a broker."""
+    state = tmp_path_factory.mktemp("device")
+    install(bundle, key, state)
+    return state
 
 
 def test_the_bundle_says_how_pictures_become_the_models_input(bundle: Path) -> None:
-    said: dict[str, Any] = json.loads(_edgepack("inspect", bundle, "--json"))["manifest"]
+    said: dict[str, Any] = json.loads(edgepack("inspect", bundle, "--json"))["manifest"]
     (known,) = said["facts"]["description"]["inputs"]
     assert known["mean"] == [0.485, 0.456, 0.406]
     assert (known["height"], known["width"], known["batch"]) == (8, 8, 0)
     assert known["is_checked"] is True
-    shown = _edgepack("inspect", bundle)
+    shown = edgepack("inspect", bundle)
     words = "image, NCHW BGR, resize letterbox (bicubic) to 8 x 8, (pixel * 0.00392157 - [0.485, "
     assert f"input images: {words}" in shown
     assert "output scores: classification, 10 classes: cat, dog, emu" in shown
@@ -90,3 +89,74 @@ def test_the_device_prepares_a_picture_with_the_same_bits_as_the_build(
     assert len(golden.inputs) > 1
     for feeds in golden.inputs:
         assert np.ascontiguousarray(feeds["images"]).tobytes() in prepared
+
+
+def test_an_application_asks_with_a_picture_and_gets_names(state_dir: Path, pictures: Path) -> None:
+    path = pictures / "07.jpg"
+    with open_model("zoo", state_dir, threads=1) as model, model.session() as session:
+        labels = model.classify(path)
+        described = model.description.picture
+        assert described is not None
+        prepared = prepare_picture(path, described)
+        by_hand = model.run({"images": prepared.tensor})
+        with Image.open(path) as image:
+            pixels = np.asarray(image)
+        ways = (str(path), path.read_bytes(), pixels, {"images": prepared.tensor})
+        others = [model.classify(way) for way in ways]
+        others.append(session.classify(path))
+        answer = model.run_image(path)
+    assert [label.name for label in labels] == [NAMES[label.number] for label in labels]
+    assert len(labels) == 5
+    assert all(other == labels for other in others)
+    assert answer.labels == labels
+    np.testing.assert_array_equal(answer.outputs["scores"], by_hand["scores"])
+    assert labels[0].number == int(by_hand["scores"].argmax())
+
+
+def test_a_question_that_the_model_cannot_answer_says_why(state_dir: Path, pictures: Path) -> None:
+    with open_model("zoo", state_dir, threads=1) as model:
+        with pytest.raises(ValueError, match=r"`detect` needs .*: this one gives classes"):
+            model.detect(pictures / "00.png")
+        with pytest.raises(PictureError, match="does not exist"):
+            model.classify("absent.png")
+        with pytest.raises(PictureError, match="cannot be read as an image"):
+            model.classify(b"GIF89a")
+        with pytest.raises(TypeError, match="a picture is a path, bytes or a numpy array"):
+            model.classify(3)  # type: ignore[arg-type]
+        assert model.classify(pictures / "00.png"), "the model serves on"
+
+
+def test_a_release_with_other_channels_and_classes_gives_the_same_answers(
+    bundle: Path, pictures: Path, key: Path, tmp_path: Path
+) -> None:
+    """The application does not change: the new bundle says RGB and another order of classes."""
+    order = np.random.default_rng(5).permutation(len(NAMES))
+    proto = small_cnn()
+    weights = {tensor.name: tensor for tensor in proto.graph.initializer}
+    places: dict[str, Any] = {
+        "w1": (slice(None), slice(None, None, -1)),
+        "w3": (slice(None), order),
+        "b3": order,
+    }
+    for name, place in places.items():
+        values = np.ascontiguousarray(numpy_helper.to_array(weights[name])[place])
+        weights[name].CopyFrom(numpy_helper.from_array(values, name))
+    config = CONFIG.replace("BGR", "RGB").replace(
+        json.dumps(NAMES), json.dumps([NAMES[place] for place in order])
+    )
+    for row in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]):
+        config = config.replace(str(row), str(row[::-1]))
+    path = save(proto, tmp_path / "zoo.onnx")
+    second = build_bundle(path, config, pictures, key, tmp_path / "zoo-2.0.0")
+    state = tmp_path / "device"
+    install(bundle, key, state)
+    asked = sorted(pictures.iterdir())[:6]
+    with open_model("zoo", state, threads=1, poll_s=0.02) as model:
+        before = [model.classify(picture) for picture in asked]
+        install(second, key, state)
+        wait_until(lambda: model.bundle.version == "2.0.0")
+        after = [model.classify(picture) for picture in asked]
+    for old, new in zip(before, after, strict=True):
+        assert [label.name for label in new] == [label.name for label in old]
+        assert [label.number for label in new] != [label.number for label in old]
+        assert [one.score for one in new] == pytest.approx([one.score for one in old], abs=1e-5)

@@ -18,18 +18,25 @@ if TYPE_CHECKING:
     from edgepack.agent.serving.bound import BoundCall
     from edgepack.agent.serving.model import Model, open_model
     from edgepack.agent.serving.model_session import ModelSession
-    from edgepack.errors import BundleError, DeviceError, EdgepackError
+    from edgepack.errors import BundleError, DeviceError, EdgepackError, PictureError
+    from edgepack.pictures.answers import Answer, Box, Label
+    from edgepack.tasks.description import ModelDescription
     from edgepack.wire.messages import BundleRef, Choice, ProbeResult
 
 __all__ = [
+    "Answer",
     "BoundCall",
+    "Box",
     "BundleError",
     "BundleRef",
     "Choice",
     "DeviceError",
     "EdgepackError",
+    "Label",
     "Model",
+    "ModelDescription",
     "ModelSession",
+    "PictureError",
     "ProbeResult",
     "SessionTensor",
     "Tensor",
@@ -38,13 +45,18 @@ __all__ = [
 
 _MODULES = {
     "BoundCall": "edgepack.agent.serving.bound",
+    "Answer": "edgepack.pictures.answers",
+    "Box": "edgepack.pictures.answers",
     "BundleError": "edgepack.errors",
     "BundleRef": "edgepack.wire.messages",
     "Choice": "edgepack.wire.messages",
     "DeviceError": "edgepack.errors",
     "EdgepackError": "edgepack.errors",
+    "Label": "edgepack.pictures.answers",
     "Model": "edgepack.agent.serving.model",
+    "ModelDescription": "edgepack.tasks.description",
     "ModelSession": "edgepack.agent.serving.model_session",
+    "PictureError": "edgepack.errors",
     "ProbeResult": "edgepack.wire.messages",
     "SessionTensor": "edgepack.agent.runtime.sessions",
     "Tensor": "edgepack.agent.runtime.sessions",

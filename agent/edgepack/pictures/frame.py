@@ -1,7 +1,10 @@
 """Place of a picture in a model's input: what is seen of the picture, and where it lies."""
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
+from edgepack.tasks.arrays import Floats, Integers
 from edgepack.tasks.inputs import PictureInput
 
 Box = tuple[float, float, float, float]
@@ -33,6 +36,36 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
         """True if the picture has the size of the input and nothing is moved."""
         size = (self.input_width, self.input_height)
         return (self.width, self.height) == size and self.target == (0, 0, *size)
+
+    def to_picture(self, corners: Floats) -> Floats:
+        """Return boxes of the input as boxes of the picture, cut off at its edges.
+
+        Args:
+            corners: float64 (n, 4), left, top, right and bottom.
+        """
+        left, top, width, height = self.target
+        box = self.box
+        steps = np.array([(box[2] - box[0]) / width, (box[3] - box[1]) / height] * 2)
+        moved = (corners - np.array([left, top] * 2)) * steps + np.array(box[:2] * 2)
+        edges = np.array([self.width, self.height] * 2, np.float64)
+        return np.asarray(np.clip(moved, 0.0, edges))
+
+    def spread_map(self, values: npt.NDArray[np.int32], unseen: int) -> npt.NDArray[np.int32]:
+        """Return a map of the input in the size of the picture, by the nearest place.
+
+        Args:
+            values: int32 (rows, columns), over the whole input.
+            unseen: Value of the pixels that are not in the input.
+        """
+        left, top, width, height = self.target
+        rows = _places(self.height, self.box[1::2], (top, height), self.input_height, len(values))
+        columns = _places(
+            self.width, self.box[::2], (left, width), self.input_width, values.shape[1]
+        )
+        spread = values[np.maximum(rows, 0)[:, None], np.maximum(columns, 0)]
+        spread[rows < 0] = unseen
+        spread[:, columns < 0] = unseen
+        return spread
 
 
 def place_picture(described: PictureInput, width: int, height: int) -> Frame:
@@ -87,3 +120,27 @@ def _padded(width: int, height: int, across: int, down: int) -> tuple[int, int, 
     if inner != across:
         return (round((across - inner) * 0.5), 0, inner, tall)
     return (0, round((down - tall) * 0.5), inner, tall)
+
+
+def _places(
+    count: int,
+    part: tuple[float, ...],
+    target: tuple[int, int],
+    input_size: int,
+    map_size: int,
+) -> Integers:
+    """Return the place in a map of each row or column of a picture; -1 for an unseen one.
+
+    Args:
+        count: Rows or columns of the picture.
+        part: Begin and end of the part of the picture that is in the input.
+        target: Begin and length of this part in the input.
+        input_size: Length of the input.
+        map_size: Length of the map.
+    """
+    first, last = part
+    begin, length = target
+    inside = (np.arange(count) + 0.5 - first) * (length / (last - first)) + begin
+    places = np.floor(inside * (map_size / input_size)).astype(np.int64)
+    is_seen = (inside >= 0.0) & (inside < input_size)
+    return np.where(is_seen, np.clip(places, 0, map_size - 1), -1)

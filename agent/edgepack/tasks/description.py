@@ -17,7 +17,9 @@ Source = Literal["declared", "graph", "metadata", "values", "unknown"]
 `unknown` where nothing tells it."""
 
 MAX_PARTS = 256
-MAX_CLASS_NAMES = 4_096
+MAX_CLASS_NAMES = 32_768
+"""A recognizer of Chinese has 18,385 characters."""
+
 MAX_CLASS_NAME = 100
 
 IGNORED = "ignored"

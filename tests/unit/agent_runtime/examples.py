@@ -28,6 +28,7 @@ from edgepack.bundle.manifest import (
 from edgepack.bundle.recipients import seal_content_key
 from edgepack.bundle.signature import root_digest
 from edgepack.bundle.tree import list_files
+from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription
 from edgepack.wire.messages import BundleRef, Choice, DeviceFacts, ProviderFacts
 from tests.simulators.manifests import CPU, DIGEST, QNN, make_variant
 
@@ -128,6 +129,7 @@ def install_model(
     side: int = 8,
     batch: int | str = 1,
     recipient: PublicKey | None = None,
+    description: ModelDescription = NOTHING_KNOWN,
 ) -> ActivePointer:
     """Write a slot with a model that multiplies by `scale`, and return its pointer.
 
@@ -154,6 +156,7 @@ def install_model(
         manifest.facts,
         files=(entry(folder, GOLDEN_FILE),),
         reference=reference,
+        description=description,
     )
     if recipient is not None:
         encryption = seal_content_key(CONTENT_KEY, [recipient])

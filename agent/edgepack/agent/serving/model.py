@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor
+from edgepack.agent.serving.answers import Answering
 from edgepack.agent.serving.batch import run_batch
 from edgepack.agent.serving.bound import BoundCall
 from edgepack.agent.serving.following import Follower
@@ -28,7 +29,7 @@ from edgepack.wire.messages import BundleRef, Choice
 STATE_DIR_VARIABLE = "EDGEPACK_STATE_DIR"
 
 
-class Model:
+class Model(Answering):
     """The active model of a device; safe to use from several threads.
 
     Made by `open_model`. Use the model as a context manager, or `close` it. An update swaps the
@@ -65,9 +66,9 @@ class Model:
 
         Args:
             feeds: A numpy array for every input, by its name, with the dtype and shape that
-                `inputs` says, e.g. float32 (1, 3, 224, 224). The bundle states the meaning of the
-                numbers (layout, scale, labels): `edgepack inspect` shows it. A model with a single
-                input takes the array itself, too.
+                `inputs` says, e.g. float32 (1, 3, 224, 224). `description` and `edgepack inspect`
+                state the meaning of the numbers; `run_image` prepares a picture by it. A model with
+                a single input takes the array itself, too.
 
         Returns:
             A numpy array for every output, by its name, as `outputs` says.
@@ -233,6 +234,9 @@ class Model:
     def close(self) -> None:
         """Stop watching, and write the statistics; running inferences end undisturbed."""
         self._follower.close()
+
+    def _release(self) -> OpenedModel:
+        return self._opened()
 
     @property
     def _serving(self) -> OpenedModel:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import TracebackType
 
 from edgepack.agent.runtime.sessions import Tensor
+from edgepack.agent.serving.answers import Answering
 from edgepack.agent.serving.following import Follower
 from edgepack.agent.serving.opened import OpenedModel
 from edgepack.errors import DeviceError
@@ -16,7 +17,7 @@ HOLD_S = 600.0
 MAX_HOLD_S = 24 * 3600.0
 
 
-class ModelSession:
+class ModelSession(Answering):
     """Inferences on a single release of a model, from the first to the last.
 
     Made by `Model.session`. Use the session as a context manager, or `close` it.
@@ -66,6 +67,9 @@ class ModelSession:
                 print(session.run({"x": np.zeros((1, 3, 8, 8), np.float32)})["y"])
             ```
         """
+        return self._release().run(feeds)
+
+    def _release(self) -> OpenedModel:
         follower, held = self._follower, self._held
         if follower.is_foreign:
             raise ValueError(
@@ -76,7 +80,7 @@ class ModelSession:
             raise ValueError("the model is closed")
         if held is None:
             raise self._ended()
-        return held.run(feeds)
+        return held
 
     @property
     def bundle(self) -> BundleRef:

@@ -38,6 +38,7 @@ class OpenedModel:
         keeper: Keeps samples of inputs, if the device keeps any.
 
     Attributes:
+        description: Meaning of inputs and outputs.
         shadow: Runs another release next to this release; None without shadow mode.
         inputs_before: Inputs with which the application ran the release before, in this process;
             empty if there is none.
@@ -54,6 +55,7 @@ class OpenedModel:
         self.pointer = pointer
         self.session = opened.session
         self.variant = opened.variant
+        self.description = opened.manifest.facts.description
         self.samples = opened.samples
         self.record = record
         self.shadow: ShadowRunner | None = None
@@ -140,6 +142,11 @@ class OpenedModel:
         self._offer_at = min(self.record.sketches.next_at, self._keeper.next_at)
         if (shadow := self.shadow) is not None and not bad_input:
             shadow.offer(feeds, outputs, taken_ms)
+
+    @property
+    def inputs(self) -> tuple[SessionTensor, ...]:
+        """Inputs of the model, in its own order."""
+        return self.session.inputs
 
     @property
     def inputs_that_ran(self) -> tuple[SessionTensor, ...]:

@@ -39,6 +39,10 @@ _MOST_FOUND = 0.25
 _LOGARITHMS_BELOW = 6.0
 """Sizes of a map, in its cells, are logarithms where none is larger: e⁶ is more than a map has."""
 
+_OF_SHARES = ("ssd", "detr")
+_LARGEST_SHARE = 2.0
+"""A share of a picture is near 0 … 1, beyond where an object is cut off; pixels go far beyond."""
+
 Tensor = npt.NDArray[Any]
 
 Given = Mapping[str, Tensor]
@@ -102,9 +106,20 @@ def settle(head: DetectionHead, expected: Sequence[Outputs]) -> DetectionHead | 
     try:
         if not head.activation:
             head = _settle_scores(head, pictures)
-        return _settle_order(head, pictures)
+        settled = _settle_order(head, pictures)
     except (IndexError, ValueError):
         return None
+    if settled is None:
+        return None
+    found = [find_boxes(settled, outputs).corners for outputs in expected]
+    return replace(settled, is_of_shares=_are_shares(settled, np.concatenate(found)))
+
+
+def _are_shares(head: DetectionHead, corners: Floats) -> bool:
+    """Return True if boxes are in shares of the picture, as those of DETR and SSD are."""
+    if not len(corners):
+        return head.layout in _OF_SHARES
+    return float(np.abs(corners).max()) <= _LARGEST_SHARE
 
 
 def _pictures(head: DetectionHead, outputs: Outputs) -> Iterator[Given]:

@@ -81,6 +81,7 @@ class DetectionHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         classes: Number of classes; 0 if the sizes determine the number.
         order, activation: As the layout's; "" until the float model's values tell.
         background: Class that means nothing found; -1 where there is none.
+        is_of_shares: Whether boxes are in shares of the picture, else in pixels or cells.
         source: How the layout is known.
     """
 
@@ -91,6 +92,7 @@ class DetectionHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     order: BoxOrder = ""
     activation: Activation = ""
     background: int = -1
+    is_of_shares: bool = False
     source: Source = "graph"
 
     @property

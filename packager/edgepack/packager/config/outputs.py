@@ -32,7 +32,7 @@ DECLARABLE = (*(name for name in TASKS if name not in (SELECTION, UNKNOWN, OWN))
 
 _ROLES = ("scores", "labels", "sizes", "offsets")
 
-NAMED = ("classification", "probabilities", "threshold", "segmentation", "detections")
+NAMED = ("classification", "probabilities", "threshold", "segmentation", "detections", "text")
 """Tasks whose classes may have names."""
 
 _KEYS: Mapping[str, tuple[str, ...]] = {
@@ -41,7 +41,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "threshold": (THRESHOLD, "class_names"),
     "anomaly": (THRESHOLD,),
     "tokens": ("tokens",),
-    "text": ("blank",),
+    "text": ("blank", "class_names"),
     "values": ("tolerance",),
 }
 """Further keys of a task."""
@@ -67,7 +67,8 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
         order: Which four numbers make a box, where the layout and the values do not tell.
         activation: Activation of raw scores, likewise.
         threshold: Of scores, the number from which on a score counts.
-        class_names: Names of the classes in their order, for reports of drift.
+        class_names: Names of the classes in their order; of text the character of each class, ""
+            for the blank.
     """
 
     task: str
@@ -262,14 +263,15 @@ def _check_detections(
 
 def _check_names(declaration: OutputDeclaration, spec: TensorSpec, where: str) -> None:
     names = declaration.class_names
-    wrong = next((name for name in names if not name.strip() or not name.isprintable()), None)
+    is_text = declaration.task == "text"
+    wrong = next((it for it in names if not (it.strip() or is_text) or not it.isprintable()), None)
     if wrong is not None:
         raise BuildError(
             f"class_names has {wrong!a}, which has no letters or is not printable",
             found_in=where,
             remedy="give each class a name of printable letters",
         )
-    again = next((name for name in names if names.count(name) > 1), None)
+    again = None if is_text else next((it for it in names if names.count(it) > 1), None)
     if again is not None:
         raise BuildError(
             f"class_names has {again!r} more than once",
@@ -277,7 +279,9 @@ def _check_names(declaration: OutputDeclaration, spec: TensorSpec, where: str) -
             remedy="give each class a name of its own",
         )
     width = spec.shape[-1] if spec.shape else 1
-    is_scores = declaration.task in _OF_ROWS_OF_CLASSES and spec.dtype.startswith("float")
+    is_scores = (is_text or declaration.task in _OF_ROWS_OF_CLASSES) and spec.dtype.startswith(
+        "float"
+    )
     if names and is_scores and isinstance(width, int) and width not in (1, len(names)):
         raise BuildError(
             f"class_names has {counted(len(names), 'name')} for {spec}, "

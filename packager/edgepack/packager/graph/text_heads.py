@@ -53,12 +53,24 @@ def find_text_head(
     if len(rows) != 1 or not _takes_signal(index):
         return None
     classes = index.shapes[rows[0]][-1]
-    listed = metadata.get(_CHARACTERS, "").splitlines()
-    if listed and classes is not None and classes - len(listed) in _BESIDE:
-        characters = ["", *listed, " "][:classes]
+    characters = read_characters(metadata, classes)
+    if characters:
         spaces = tuple(kind for kind, letter in enumerate(characters) if letter.isspace())
         return TextHead(output=rows[0], blank=0, spaces=spaces, source="metadata")
     return TextHead(output=rows[0])
+
+
+def read_characters(metadata: Mapping[str, str], classes: int | None) -> tuple[str, ...]:
+    """Return the character of each class, "" for the blank; () if the metadata lists none.
+
+    Args:
+        metadata: Metadata of the exporter; PP-OCR's lists the characters.
+        classes: Number of classes.
+    """
+    listed = metadata.get(_CHARACTERS, "").splitlines()
+    if not listed or classes is None or classes - len(listed) not in _BESIDE:
+        return ()
+    return tuple(["", *listed, " "][:classes])
 
 
 def _may_be_said(index: GraphIndex, name: str) -> bool:

@@ -1,0 +1,174 @@
+"""Questions that a person asks a model: pictures in, classes, boxes, text, areas or vectors out.
+
+The bundle states how a picture is prepared and what outputs mean. A question runs on one release
+from the preparation to the answer: an update may bring another size, mean or order of classes.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from edgepack.agent.runtime.sessions import SessionTensor, Tensor
+from edgepack.pictures import answers
+from edgepack.pictures.answers import MOST_LABELS, Answer, Box, Label
+from edgepack.pictures.decode import PictureSource
+from edgepack.pictures.frame import Frame
+from edgepack.pictures.prepare import prepare_picture
+from edgepack.tasks.description import ModelDescription
+
+Question = PictureSource | Mapping[str, Tensor]
+"""A picture, or the arrays of `run`, for a model of other inputs."""
+
+
+class Release(Protocol):
+    """Release of a model that answers."""
+
+    @property
+    def description(self) -> ModelDescription:
+        """Meaning of inputs and outputs, from the bundle."""
+
+    @property
+    def inputs(self) -> tuple[SessionTensor, ...]:
+        """Inputs of the model, in its own order."""
+
+    def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Run an inference; see `Model.run`."""
+
+
+class Answering:
+    """Methods that answer questions; a subclass says which release answers.
+
+    All raise `PictureError` for a picture that cannot be read, `ValueError` where the model does
+    something else, takes no picture or several at once, and whatever `run` raises.
+    """
+
+    def _release(self) -> Release:
+        """Return the release that answers the next question."""
+        raise NotImplementedError
+
+    @property
+    def description(self) -> ModelDescription:
+        """Meaning of inputs and outputs of the release that serves now, from its bundle."""
+        return self._release().description
+
+    def run_image(self, picture: Question) -> Answer:
+        """Prepare a picture as in calibration, run an inference and return all answers.
+
+        Args:
+            picture: A path, the bytes of a file (PNG, JPEG, WebP, BMP, GIF, PPM or TIFF), or uint8
+                pixels (height, width, 3), red first. A mapping of arrays is fed unchanged.
+
+        Returns:
+            The answers by the tasks of the model, and the outputs.
+
+        Example:
+            ```python
+            from edgepack.agent import open_model
+
+            with open_model("defects") as model:
+                answer = model.run_image("part.png")
+                print(answer.labels, answer.boxes, answer.text)
+            ```
+        """
+        release = self._release()
+        outputs, frame = _ask(release, picture)
+        return answers.answer_to(release.description, outputs, frame)
+
+    def classify(
+        self, picture: Question, *, top: int = MOST_LABELS, output: str = ""
+    ) -> tuple[Label, ...]:
+        """Return the likeliest classes of a picture, the likeliest first.
+
+        Args:
+            picture: See `run_image`.
+            top: Number of classes at most.
+            output: The output that gives the classes, where several do.
+
+        Example:
+            ```python
+            from edgepack.agent import open_model
+
+            with open_model("defects") as model:
+                for label in model.classify("part.png"):
+                    print(label.name, round(label.score, 3))
+            ```
+        """
+        release = self._release()
+        answers.check_ability(release.description, "classify")
+        outputs, _ = _ask(release, picture)
+        return answers.classify(release.description, outputs, top=top, output=output)
+
+    def detect(self, picture: Question, *, least: float | None = None) -> tuple[Box, ...]:
+        """Return the objects of a picture, with boxes in pixels of the picture.
+
+        Args:
+            picture: See `run_image`. A picture that EXIF turns is measured upright.
+            least: Least score, 0 … 1; by default the usual threshold of the model's layout.
+        """
+        release = self._release()
+        answers.check_ability(release.description, "detect")
+        outputs, frame = _ask(release, picture)
+        return answers.detect(release.description, outputs, frame, least=least)
+
+    def read(self, picture: Question) -> str:
+        """Return the text of a picture.
+
+        Args:
+            picture: See `run_image`.
+        """
+        release = self._release()
+        answers.check_ability(release.description, "read")
+        outputs, _ = _ask(release, picture)
+        return answers.read(release.description, outputs)
+
+    def segment(self, picture: Question) -> npt.NDArray[np.int32]:
+        """Return the class of each pixel of a picture.
+
+        Args:
+            picture: See `run_image`.
+
+        Returns:
+            int32 (height, width) of the picture; -1 where the model does not see the picture.
+        """
+        release = self._release()
+        answers.check_ability(release.description, "segment")
+        outputs, frame = _ask(release, picture)
+        return answers.segment(release.description, outputs, frame)
+
+    def embed(self, picture: Question) -> npt.NDArray[Any]:
+        """Return the embedding of a picture, of the model's own dtype and length.
+
+        Args:
+            picture: See `run_image`.
+        """
+        release = self._release()
+        answers.check_ability(release.description, "embed")
+        outputs, _ = _ask(release, picture)
+        return answers.embed(release.description, outputs)
+
+
+def _ask(release: Release, question: Question) -> tuple[dict[str, Tensor], Frame | None]:
+    """Run an inference on a prepared picture.
+
+    Raises:
+        ValueError: The model takes no picture, or several at once.
+        PictureError: The picture cannot be read.
+    """
+    if isinstance(question, Mapping):
+        return release.run(question), None
+    described = release.description.picture
+    if described is None or [tensor.name for tensor in release.inputs] != [described.name]:
+        takes = ", ".join(f"{it.name} {it.dtype} {list(it.shape)}" for it in release.inputs)
+        raise ValueError(
+            f"the bundle describes no preparation of pictures, the model takes {takes}: give "
+            "arrays by name, or build with [inputs] kind = 'image'"
+        )
+    if described.batch > 1:
+        raise ValueError(
+            f"the model takes {described.batch} pictures at once: stack what "
+            "edgepack.pictures.prepare.prepare_picture makes of each, and use `run`"
+        )
+    prepared = prepare_picture(question, described)
+    return release.run({described.name: prepared.tensor}), prepared.frame
