@@ -17,8 +17,9 @@ from edgepack.bundle import chunks
 from edgepack.errors import BundleError
 from edgepack.wire.messages import Desired
 from tests.simulators.bundles import ExampleBundle
+from tests.simulators.pointers import write_pointer
 from tests.simulators.world import World
-from tests.unit.agent.conftest import Shelf, served, states
+from tests.unit.agent.conftest import Releases, Shelf, served, states
 
 FILES = (
     "models/ocr/journal.json",
@@ -258,19 +259,19 @@ def test_what_a_process_could_not_open_is_looked_at_soon(device: World, shelf: S
 
 
 class FailingDisk:
-    """A disk that fails to read the model files of a slot.
+    """A disk that fails to read files below a folder.
 
     Attributes:
         reads: Failed reads.
         fails: Whether it fails now.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, slot: Path) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.reads, self.fails = 0, True
         read = chunks.open_regular
 
         def open_regular(path: Path) -> BinaryIO:
-            if not self.fails or slot / "model" not in path.parents:
+            if not self.fails or folder not in path.parents:
                 return read(path)
             self.reads += 1
             error = OSError(errno.EIO, os.strerror(errno.EIO), str(path))
@@ -286,36 +287,79 @@ def pass_seconds(device: World, seconds: int) -> None:
         device.link.deliver(device.models)
 
 
+@pytest.mark.parametrize("part", ["model", ""])
 @pytest.mark.parametrize("lasts_s", [50, 300])
 def test_a_slot_that_cannot_be_read_is_damaged_after_a_minute(
-    device: World, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, lasts_s: int
+    device: World, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, lasts_s: int, part: str
 ) -> None:
     device.models.take(shelf.desired(2, release=2))
     device.settle()
     slot = device.state_dir / "slots" / shelf.second["ocr"].ref.digest
-    disk = FailingDisk(monkeypatch, slot)
+    disk = FailingDisk(monkeypatch, slot / part)
     cannot_open = Collected(troubles=(Trouble(model="ocr", because="it cannot be opened"),))
     device.said_at_rest = [cannot_open]
     pass_seconds(device, 10)
     seen = set()
     for _ in range(lasts_s):
         pass_seconds(device, 1)
-        print(
-            _,
-            device.models["ocr"].journal.state,
-            served(device)["ocr"],
-            disk.reads,
-            device.models.troubles,
-        )
         seen.add(any("disk fails" in trouble for trouble in device.models.troubles))
     assert seen == {True}, "a fault that lasts does not come and go"
     assert disk.reads <= 2 + lasts_s, "each 5 s, once by each reader"
     assert served(device) == {"det": 2, "ocr": 2 if lasts_s < 60 else 1, "tiny": 2}
+    told = device.models["ocr"].journal.watch.told
+    serving = "cpu of 1.2.0" if lasts_s < 60 else "cpu of 1.1.0"
+    assert told.chosen in ("", serving)
     disk.fails = False
     pass_seconds(device, 200)
     assert served(device)["ocr"] == 2
     assert device.models.troubles == ()
     assert states(device)["ocr"] == "COMMITTED"
+
+
+@pytest.mark.parametrize("part", ["its variant", "all of the slot"])
+def test_a_variant_that_could_not_be_read_for_a_while_serves_again(
+    world: World, releases: Releases, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    world.updater.orders.offer(releases.two.order(2))
+    assert world.settle() == "COMMITTED"
+    wanted = world.pointer.choice.chosen
+    folder = world.state_dir / "slots" / releases.two.ref.digest
+    is_whole = part == "all of the slot"
+    disk = FailingDisk(monkeypatch, folder if is_whole else folder / "model" / wanted)
+    world.said_at_rest = [
+        Collected(troubles=(Trouble(model="tiny", because="it cannot be opened"),))
+    ]
+    pass_seconds(world, 200)
+    assert (world.pointer.digest == releases.two.ref.digest) is not is_whole
+    assert is_whole or world.pointer.choice.chosen != wanted, "the other variant serves"
+    disk.fails = False
+    pass_seconds(world, 600)
+    assert world.pointer.digest == releases.two.ref.digest
+    assert world.pointer.choice.chosen == wanted
+    assert world.pointer.choice.rejected == {}
+    assert world.updater.journal.committed == world.pointer
+    assert world.updater.journal.watch.told.state == "WATCHING"
+    assert world.models.troubles == ()
+
+
+def test_a_variant_whose_slot_turns_out_intact_serves_again(
+    world: World, releases: Releases
+) -> None:
+    """The other variant took over while the disk failed; then nothing is to be fetched."""
+    world.updater.orders.offer(releases.two.order(2))
+    assert world.settle() == "COMMITTED"
+    pointer = world.pointer
+    wanted = pointer.choice.chosen
+    other = next(name for name in ("cpu", "cpu-vnni") if name != wanted)
+    choice = msgspec.structs.replace(
+        pointer.choice, chosen=other, rejected={wanted: "it cannot be read: Input/output error"}
+    )
+    write_pointer(world.state_dir, msgspec.structs.replace(pointer, choice=choice))
+    world.restart()
+    pass_seconds(world, 100)
+    assert world.pointer.choice == pointer.choice
+    assert world.updater.journal.state == "COMMITTED"
+    assert world.models.troubles == ()
 
 
 def test_rot_of_a_release_that_nobody_sends_again_leaves_something_serving(

@@ -12,7 +12,7 @@ from edgepack.agent.runtime.matching import match_variants
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.context import Evidence, UpdateContext
 from edgepack.agent.update.journal import NOTHING_SERVES, Journal
-from edgepack.agent.update.remembering import name_variant
+from edgepack.agent.update.remembering import name_pointer, name_variant
 from edgepack.bundle.manifest import MANIFEST_FILE, Manifest, decode_manifest
 from edgepack.bundle.slot import verify_variant
 from edgepack.errors import BundleError, DeviceError, EdgepackError
@@ -32,7 +32,11 @@ def is_gone(journal: Journal) -> bool:
 def prove_again(context: UpdateContext, pointer: ActivePointer) -> str:
     """Probe the release that serves once more, because the same release was ordered again.
 
-    If the variant that serves fails, another variant of the release takes over.
+    If the variant fails, another variant of the release takes over.
+
+    Args:
+        context: The model's update.
+        pointer: The release, with the variant that should serve.
 
     Returns:
         The result, as a sentence.
@@ -42,16 +46,20 @@ def prove_again(context: UpdateContext, pointer: ActivePointer) -> str:
         DeviceError: No variant of the release works; the pointer is unchanged.
         OSError: Pointer or journal cannot be written.
     """
-    evidence, serving = context.scratch.evidence, pointer.choice.chosen
+    evidence, wanted = context.scratch.evidence, pointer.choice.chosen
+    active = context.model.pointer.read()
     probe_afresh(context, evidence, pointer)
-    first = choose_again(context, pointer, evidence, only=serving)
+    first = choose_again(context, pointer, evidence, only=wanted)
     if first.chosen:
+        if active is not None and name_pointer(active) != name_pointer(pointer):
+            switch_variant(context, active, pointer.choice)
+            report_switch(context, active, pointer.choice, "its files can be read again")
         return "this bundle serves already"
     choice = choose_again(context, pointer, evidence)
     if not choice.chosen:
         raise DeviceError(f"this bundle cannot be opened here: {choice.because}")
     switch_variant(context, pointer, choice)
-    report_switch(context, pointer, choice, f"{serving} failed")
+    report_switch(context, pointer, choice, f"{wanted} failed")
     return f"this bundle serves already, now by {choice.chosen}: {first.because}"
 
 
@@ -168,7 +176,18 @@ def _note_fallback(before: Choice, choice: Choice) -> Choice:
 
 
 def _read_manifest(context: UpdateContext, digest: str) -> Manifest:
-    content = context.deps.slots.read_file(digest, MANIFEST_FILE)
+    """Return the manifest of a slot.
+
+    Raises:
+        BundleError: It is missing or damaged, or cannot be read for a minute.
+        OSError: The disk cannot read it now.
+    """
+    try:
+        content = context.deps.slots.read_file(digest, MANIFEST_FILE)
+    except OSError as error:
+        if not context.deps.slots.note_unreadable(digest, context.now()):
+            raise
+        raise BundleError(describe_unreadable(error)) from error
     if content is None:
         raise BundleError(
             "its manifest is missing", found_in=str(context.deps.slots.folder(digest))

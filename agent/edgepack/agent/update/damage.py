@@ -1,9 +1,12 @@
 """Incomplete slots: find the fault, and serve the last good release meanwhile."""
 
+import msgspec
+
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.choosing import check_files, read_slot
 from edgepack.agent.update.context import UpdateContext
-from edgepack.agent.update.remembering import is_left
+from edgepack.agent.update.remembering import is_left, title_variant
+from edgepack.agent.update.transitions import MAX_TEXT
 from edgepack.bundle.slot import verify_slot
 from edgepack.errors import BundleError
 from edgepack.halt import Halt
@@ -69,4 +72,9 @@ def serve_last_good(context: UpdateContext, pointer: ActivePointer) -> ActivePoi
         committed=True,
     )
     context.model.pointer.write(back)
+    note = context.journal.watch
+    if note.told.symptom == "damage":
+        because = f"{note.told.because}; {title_variant(back)} serves meanwhile"[:MAX_TEXT]
+        told = msgspec.structs.replace(note.told, chosen=title_variant(back), because=because)
+        context.model.store.update(watch=msgspec.structs.replace(note, told=told))
     return back

@@ -62,8 +62,9 @@ def judge_offer(context: UpdateContext) -> Step:
     if pointer is not None and is_active(offer, pointer):
         # Another variant of the release may serve, since the committed variant was damaged.
         is_known = committed is not None and committed.digest == pointer.digest
-        if not find_fault(context, committed if committed and is_known else pointer):
-            because = prove_again(context, pointer)
+        wanted = committed if committed and is_known else pointer
+        if not find_fault(context, wanted):
+            because = prove_again(context, wanted)
             sequence = max(offer.sequence, context.journal.acted_sequence)
             return Ended(outcome="already", because=because, changes={"acted_sequence": sequence})
         pointer = serve_last_good(context, pointer)
