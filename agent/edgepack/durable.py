@@ -1,6 +1,7 @@
 """Writing files so that a power cut leaves the old content or the new, never a mixture."""
 
 import errno
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -32,10 +33,19 @@ def is_disk_fault(error: OSError) -> bool:
     return error.errno in _DISK_FAULTS
 
 
+def is_full(error: OSError) -> bool:
+    """Check whether a disk, or a quota, has no space left."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def disk_remedy(error: OSError) -> str:
     """Return what a person can do about a fault of the disk."""
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return "free disk space" if is_full else "check the disk and its file system"
+    return "free disk space" if is_full(error) else "check the disk and its file system"
+
+
+def log_fault(log: logging.Logger, said: str, error: OSError) -> None:
+    """Log an error: a fault of the disk in a line, any other error with its traceback."""
+    log.warning("%s: %s", said, error, exc_info=not is_disk_fault(error))
 
 
 def write_file(path: Path, content: bytes, *, mode: int = 0o644, lasting: bool = True) -> None:

@@ -14,6 +14,7 @@ from edgepack.bundle.manifest import (
     decode_manifest,
 )
 from edgepack.bundle.signature import root_digest
+from edgepack.durable import disk_remedy, is_full
 from edgepack.errors import BundleError
 
 
@@ -87,12 +88,12 @@ def open_bundle(
         try:
             unpack(path, folder)
         except BundleError as error:
-            if not isinstance(error.__cause__, OSError):
+            cause = error.__cause__
+            if not isinstance(cause, OSError):
                 raise
-            raise BundleError(
-                error.problem,
-                found_in=error.found_in,
-                remedy="unpack it where there is more room: edgepack unpack"
-                + ("" if within else "; or TMPDIR names a folder with more room"),
-            ) from error
+            remedy = disk_remedy(cause)
+            if is_full(cause):
+                remedy = "unpack it where there is more room: edgepack unpack"
+                remedy += "" if within else "; or TMPDIR names a folder with more room"
+            raise BundleError(error.problem, found_in=error.found_in, remedy=remedy) from error
         yield folder

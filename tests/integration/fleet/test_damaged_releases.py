@@ -1,5 +1,6 @@
 """A bit of a release flips on the controller's disk: reported, never sent, and repaired."""
 
+import errno
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +17,7 @@ from tests.integration.fleet.conftest import (
     edgepack,
 )
 from tests.integration.fleet.dashboard import Visitor
+from tests.simulators.faulty_disk import FaultyDisk, build_library
 from tests.simulators.waiting import wait_until
 
 MODEL = "model/cpu/model.onnx"
@@ -102,6 +104,36 @@ def test_a_release_that_a_disk_failed_to_read_for_a_moment_is_sent_again(
     fleet.wait_for(name, "FINISHED")
     wait_until(lambda: not fleet.info().warnings, "the warning is gone")
     wait_until(lambda: bool(fleet.client.audit(action="release.restored")), "it is noted")
+
+
+def test_a_folder_of_releases_that_fails_is_a_warning_and_the_rollout_goes_on_after(
+    serve: Callable[..., FleetProcess],
+    simulation: Callable[..., Simulation],
+    make_bundle: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    library = build_library(tmp_path)
+    if library is None:
+        pytest.skip("no C compiler is installed (gcc)")
+    fleet = serve()
+    release = fleet.client.publish(make_bundle())
+    fleet.stop()
+    disk = FaultyDisk(tmp_path / "control", library, fleet.data / "releases")
+    fleet.before = ("env", *(f"{name}={value}" for name, value in disk.environment.items()))
+    fleet.start()
+    disk.fail(errno.EIO, first=0)
+    fault = "the folder of releases fails: Input/output error; check the disk"
+    wait_until(lambda: damage_shown(fleet, fault), "the fault is a warning")
+    started = edgepack(fleet, "publish", str(make_bundle("1.1.0", 2)))
+    assert started.returncode != 0
+    assert "Input/output error" in started.stderr
+    assert "check the disk and its file system" in started.stderr
+    simulation(fleet, count=2)
+    name = fleet.client.start_rollout(release, SIMULATED, SETTINGS).rollout
+    disk.works()
+    fleet.wait_for(name, "FINISHED")
+    wait_until(lambda: not fleet.info().warnings, "the warning is gone")
+    assert "Traceback" not in fleet.log.read_text()
 
 
 @pytest.mark.parametrize("file", [MODEL, "manifest.json", "model.sig", "golden/golden.npz"])

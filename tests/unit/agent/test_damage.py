@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from edgepack.agent.broker.report import make_report
+from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.telemetry.collector import Collected, Trouble
 from edgepack.bundle import chunks
 from edgepack.errors import BundleError
@@ -316,13 +317,19 @@ def test_a_slot_that_cannot_be_read_is_damaged_after_a_minute(
     assert states(device)["ocr"] == "COMMITTED"
 
 
+def serving(world: World) -> ActivePointer:
+    pointer = world.pointer
+    assert pointer is not None
+    return pointer
+
+
 @pytest.mark.parametrize("part", ["its variant", "all of the slot"])
 def test_a_variant_that_could_not_be_read_for_a_while_serves_again(
     world: World, releases: Releases, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     world.updater.orders.offer(releases.two.order(2))
     assert world.settle() == "COMMITTED"
-    wanted = world.pointer.choice.chosen
+    wanted = serving(world).choice.chosen
     folder = world.state_dir / "slots" / releases.two.ref.digest
     is_whole = part == "all of the slot"
     disk = FailingDisk(monkeypatch, folder if is_whole else folder / "model" / wanted)
@@ -330,14 +337,14 @@ def test_a_variant_that_could_not_be_read_for_a_while_serves_again(
         Collected(troubles=(Trouble(model="tiny", because="it cannot be opened"),))
     ]
     pass_seconds(world, 200)
-    assert (world.pointer.digest == releases.two.ref.digest) is not is_whole
-    assert is_whole or world.pointer.choice.chosen != wanted, "the other variant serves"
+    assert (serving(world).digest == releases.two.ref.digest) is not is_whole
+    assert is_whole or serving(world).choice.chosen != wanted, "the other variant serves"
     disk.fails = False
     pass_seconds(world, 600)
-    assert world.pointer.digest == releases.two.ref.digest
-    assert world.pointer.choice.chosen == wanted
-    assert world.pointer.choice.rejected == {}
-    assert world.updater.journal.committed == world.pointer
+    assert serving(world).digest == releases.two.ref.digest
+    assert serving(world).choice.chosen == wanted
+    assert serving(world).choice.rejected == {}
+    assert world.updater.journal.committed == serving(world)
     assert world.updater.journal.watch.told.state == "WATCHING"
     assert world.models.troubles == ()
 
@@ -348,7 +355,7 @@ def test_a_variant_whose_slot_turns_out_intact_serves_again(
     """The other variant took over while the disk failed; then nothing is to be fetched."""
     world.updater.orders.offer(releases.two.order(2))
     assert world.settle() == "COMMITTED"
-    pointer = world.pointer
+    pointer = serving(world)
     wanted = pointer.choice.chosen
     other = next(name for name in ("cpu", "cpu-vnni") if name != wanted)
     choice = msgspec.structs.replace(
@@ -357,7 +364,7 @@ def test_a_variant_whose_slot_turns_out_intact_serves_again(
     write_pointer(world.state_dir, msgspec.structs.replace(pointer, choice=choice))
     world.restart()
     pass_seconds(world, 100)
-    assert world.pointer.choice == pointer.choice
+    assert serving(world).choice == pointer.choice
     assert world.updater.journal.state == "COMMITTED"
     assert world.models.troubles == ()
 

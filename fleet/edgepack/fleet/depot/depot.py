@@ -18,6 +18,7 @@ from functools import partial
 import msgspec
 
 from edgepack.bandwidth import UNLIMITED, Bandwidth
+from edgepack.durable import log_fault
 from edgepack.errors import EdgepackError
 from edgepack.fleet.depot.limit import Limit
 from edgepack.fleet.depot.listener import Listener
@@ -161,6 +162,9 @@ class Depot:
                     with contextlib.suppress(queue.Empty):
                         self._note(self._requests.get(timeout=wait_s))
                 wait_s = self.turn()
+            except OSError as error:
+                log_fault(log, "the depot stumbled; devices will ask again", error)
+                self._stopping.wait(1.0)
             except Exception:  # the outermost loop of this thread: the depot goes on
                 log.exception("the depot stumbled; devices will ask again")
                 self._stopping.wait(1.0)

@@ -19,6 +19,7 @@ import msgspec
 from sqlalchemy import or_, select
 
 from edgepack.bundle.trust import TrustPolicy
+from edgepack.durable import disk_remedy, log_fault
 from edgepack.errors import EdgepackError
 from edgepack.fleet.database import audit
 from edgepack.fleet.database.audit import Entry
@@ -86,6 +87,7 @@ class ReleaseCache:
         self._limits = limits
         self._asked: dict[str, None] = {}
         self._troubles: dict[str, _Trouble] = {}
+        self._disk_fault = ""
         self._checked_at: dict[str, float] = {}
         self._read_again: dict[str, tuple[float, float]] = {}
         self._freed = threading.Condition()
@@ -118,15 +120,19 @@ class ReleaseCache:
             self._woken.set()
 
     def warnings(self) -> tuple[str, ...]:
-        """Return the releases that this controller cannot fetch, a sentence each."""
-        return tuple(trouble.said for trouble in tuple(self._troubles.values()))
+        """Return why the folder cannot be read, and the releases that cannot be fetched."""
+        said = tuple(trouble.said for trouble in tuple(self._troubles.values()))
+        return (self._disk_fault, *said) if self._disk_fault else said
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
                 self.look()
+                self._disk_fault = ""
             except DatabaseAwayError as error:
                 log.warning("releases wait because=%s", error.problem)
+            except OSError as error:
+                self._note_fault(error)
             except Exception:  # the outermost loop of this thread: it goes on
                 log.exception("the release folder stumbled")
             self._woken.wait(LOOK_S)
@@ -142,6 +148,12 @@ class ReleaseCache:
                 log.warning("releases are not checked because=%s", error)
             except Exception:  # the outermost loop of this thread: it goes on
                 log.exception("the check of releases stumbled")
+
+    def _note_fault(self, error: OSError) -> None:
+        because = f"{self._name}: the folder of releases fails: {error.strerror or error}"
+        if because not in self._disk_fault:
+            log_fault(log, "the folder of releases fails", error)
+        self._disk_fault = f"{because}; {disk_remedy(error)}"
 
     def check_next(self) -> None:
         """Read the release with the oldest check, if a check is due, and what was set aside."""

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 
 from edgepack.decoding import convert_value, decode_json
+from edgepack.durable import disk_remedy, log_fault
 from edgepack.errors import EdgepackError, FleetError, parse_problem
 from edgepack.fleet.documents.access import Role
 from edgepack.fleet.documents.fleet import Health, Refusal
@@ -190,11 +191,11 @@ def _guarded(endpoint: Endpoint, access: Access, role: Role | None) -> Endpoint:
             refusal = Refusal(problem=error.problem, found_in=error.found_in, remedy=error.remedy)
             return _json(refusal, 401 if isinstance(error, NoTokenError) else 422)
         except OSError as error:
-            log.exception("path=%s", request.url.path)
+            log_fault(log, f"path={request.url.path}", error)
             refusal = Refusal(
                 problem=f"the fleet cannot keep it: {error.strerror or error}",
                 found_in="the data folder",
-                remedy="make room on its disk, and see to it that it may be written",
+                remedy=f"{disk_remedy(error)}, and see to it that it may be written",
             )
             return _json(refusal, 422)
 
