@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -30,15 +31,28 @@ class Answer(NamedTuple):
         return text
 
 
+def connect_unix(path: Path) -> socket.socket:
+    """Return a connection to a unix socket, whose path may be long."""
+    folder = os.open(path.parent, os.O_PATH)
+    peer = socket.socket(socket.AF_UNIX)
+    try:
+        peer.settimeout(PATIENCE_S)
+        peer.connect(f"/proc/self/fd/{folder}/{path.name}")
+    except OSError:
+        peer.close()
+        raise
+    finally:
+        os.close(folder)
+    return peer
+
+
 class UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: Path) -> None:
         super().__init__("localhost", timeout=PATIENCE_S)
         self._path = path
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
+        self.sock = connect_unix(self._path)
 
 
 class ModelServer:
@@ -99,10 +113,7 @@ class ModelServer:
         return self.ask("POST", f"/v2/models/{name}/infer", text + binary, fields)
 
     def connect(self) -> socket.socket:
-        plain = socket.socket(socket.AF_UNIX)
-        plain.settimeout(PATIENCE_S)
-        plain.connect(str(self.path))
-        return plain
+        return connect_unix(self.path)
 
     def wait(self) -> int:
         """Wait until the server ends by itself; return the exit code."""

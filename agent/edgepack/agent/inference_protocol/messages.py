@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from edgepack.agent.runtime.sessions import SessionTensor
 from edgepack.wire.messages import BundleRef, Choice
 
 MAX_JSON_BYTES = 8 * 1024 * 1024
@@ -112,10 +113,19 @@ class TensorMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of edgepack about the serving release, in `parameters` of the metadata."""
+    """Facts of edgepack about the serving release, in `parameters` of the metadata.
+
+    Attributes:
+        bundle, choice: Release, and choice of its variant.
+        inputs, outputs: Tensors with the names of free dimensions.
+        troubles: Reasons why newer releases could not be opened.
+    """
 
     bundle: BundleRef
     choice: Choice
+    inputs: tuple[SessionTensor, ...] = ()
+    outputs: tuple[SessionTensor, ...] = ()
+    troubles: tuple[str, ...] = ()
 
 
 class ModelMetadata(msgspec.Struct, frozen=True, kw_only=True):

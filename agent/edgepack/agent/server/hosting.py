@@ -74,9 +74,11 @@ class Hosting:
             return self._models[name]
         except KeyError:
             pass
-        because = self.pending.get(name)
-        if because is not None:
-            raise HttpError(503, f"model '{name}' does not serve: {because}", retry_s=1)
+        if name in self._opening or not self._has_looked:
+            raise HttpError(503, f"model {name[:100]!a} is being opened", retry_s=1)
+        if name in self._failed:
+            because = self._failed[name][1]
+            raise HttpError(503, f"model '{name}' does not serve: {because}", retry_s=int(RETRY_S))
         known = ", ".join(sorted(self._models)) or "no model"
         raise HttpError(404, f"no model {name[:100]!a} is active on this device, which has {known}")
 

@@ -211,7 +211,13 @@ class Routes:
             platform=PLATFORM,
             inputs=_tensors(serving.session.inputs),
             outputs=_tensors(serving.session.outputs),
-            parameters=ModelFacts(bundle=serving.pointer.bundle, choice=serving.pointer.choice),
+            parameters=ModelFacts(
+                bundle=serving.pointer.bundle,
+                choice=serving.pointer.choice,
+                inputs=serving.session.inputs,
+                outputs=serving.session.outputs,
+                troubles=model.follower.troubles,
+            ),
         )
         return _json(metadata)
 

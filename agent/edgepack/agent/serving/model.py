@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING, Literal, overload
 
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor
 from edgepack.agent.serving.answers import Answering
@@ -25,6 +26,9 @@ from edgepack.agent.serving.model_session import HOLD_S, ModelSession
 from edgepack.agent.serving.opened import OpenedModel
 from edgepack.agent.state.models import DEFAULT_STATE_DIR
 from edgepack.wire.messages import BundleRef, Choice
+
+if TYPE_CHECKING:
+    from edgepack.agent.serving.served_model import ServedModel
 
 STATE_DIR_VARIABLE = "EDGEPACK_STATE_DIR"
 
@@ -313,13 +317,27 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_note_fork)
 
 
+@overload
 def open_model(
     name: str,
     state_dir: Path | str | None = None,
     *,
     threads: int = 0,
     poll_s: float | None = None,
-) -> Model:
+    via: Literal["process"] = "process",
+) -> Model: ...
+@overload
+def open_model(
+    name: str, state_dir: Path | str | None = None, *, via: Literal["server"]
+) -> "ServedModel": ...
+def open_model(
+    name: str,
+    state_dir: Path | str | None = None,
+    *,
+    threads: int = 0,
+    poll_s: float | None = None,
+    via: Literal["process", "server"] = "process",
+) -> "Model | ServedModel":
     """Open a model of this device and follow its releases from then on.
 
     A process may open several models, and several processes the same model. The name is required: a
@@ -335,6 +353,8 @@ def open_model(
         threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
         poll_s: Seconds between looks at which model is active; None has the kernel tell of a
             change at once, and costs an idle process next to nothing.
+        via: "process" loads the model into this process. "server" uses the model server: one copy
+            of the model for all processes, and a crash of a driver does not end this process.
 
     Returns:
         The model; close the model after use.
@@ -355,4 +375,8 @@ def open_model(
         ```
     """
     folder = state_dir or os.environ.get(STATE_DIR_VARIABLE) or DEFAULT_STATE_DIR
+    if via == "server":
+        from edgepack.agent.serving.served_model import ServedModel
+
+        return ServedModel(name, Path(folder))
     return Model(name, Path(folder), threads=threads, poll_s=poll_s)

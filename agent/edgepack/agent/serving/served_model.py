@@ -1,0 +1,330 @@
+"""A model of the model server, with the interface of a model in the process.
+
+    with open_model("line-orientation", via="server") as model:
+        outputs = model.run({"x": pixels})
+
+The server holds the only copy of the model, for all processes of the device. A crash of a driver
+ends the server alone: calls wait until the agent has started the server again.
+"""
+
+import asyncio
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from edgepack.agent.inference_protocol.messages import (
+    InferRequest,
+    InferResponse,
+    InputTensor,
+    ModelFacts,
+    ModelMetadata,
+    RequestParameters,
+    SequenceAnswer,
+    SequenceRequest,
+    TensorParameters,
+)
+from edgepack.agent.inference_protocol.tensors import datatype_of_array, dtype_of
+from edgepack.agent.runtime.sessions import SessionTensor, Tensor
+from edgepack.agent.serving.model_session import HOLD_S, MAX_HOLD_S
+from edgepack.agent.serving.server_client import Reply, ServerClient
+from edgepack.agent.state.models import MODEL_NAME
+from edgepack.decoding import decode_json, json_decoder
+from edgepack.errors import DeviceError
+from edgepack.wire.messages import BundleRef, Choice
+
+T = TypeVar("T")
+
+_HEADS = 32
+"""Requests whose JSON is kept: an application sends the same shapes again and again."""
+_ALIGNMENT = 64
+_RESPONSE = json_decoder(InferResponse)
+
+
+class ServedModel:
+    """The active model of a device in the model server; safe to use from several threads.
+
+    Made by `open_model(name, via="server")`. A forked child uses connections of its own.
+    """
+
+    def __init__(self, name: str, state_dir: Path) -> None:
+        if not MODEL_NAME.fullmatch(name):
+            raise DeviceError(
+                f"{name!a:.120} is not a name of a model",
+                remedy="edgepack-agent status lists the models",
+            )
+        self._name, self._client = name, ServerClient(state_dir)
+        self._is_closed = False
+        self._heads: dict[tuple[object, ...], bytes] = {}
+        self._input_names: tuple[str, ...] = ()
+        try:
+            self._facts()
+        except BaseException:
+            self._client.close()
+            raise
+
+    def run(self, feeds: Mapping[str, Tensor] | Tensor) -> dict[str, Tensor]:
+        """Run an inference on the active model; see `Model.run`.
+
+        Raises:
+            ValueError: The feeds do not fit the inputs, or the model is closed.
+            DeviceError: The provider failed, or the server does not answer.
+        """
+        return self.infer(feeds, "")
+
+    def run_batch(self, samples: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
+        """Run several inferences one after the other; see `Model.run_batch`."""
+        return [self.run(feeds) for feeds in samples]
+
+    async def run_async(self, feeds: Mapping[str, Tensor] | Tensor) -> dict[str, Tensor]:
+        """Run an inference in a thread, so that the event loop goes on; see `Model.run_async`."""
+        return await asyncio.to_thread(self.run, feeds)
+
+    def session(self, *, hold_s: float = HOLD_S) -> "ServedSession":
+        """Begin inferences that belong together: all run on the same release; see `Model.session`.
+
+        Raises:
+            ValueError: `hold_s` is out of range, or the model is closed.
+            DeviceError: The server does not answer.
+        """
+        return ServedSession(self, hold_s=hold_s)
+
+    @property
+    def bundle(self) -> BundleRef:
+        """The bundle that serves now."""
+        return self._facts().bundle
+
+    @property
+    def choice(self) -> Choice:
+        """Choice of the serving variant, with the reason."""
+        return self._facts().choice
+
+    @property
+    def inputs(self) -> tuple[SessionTensor, ...]:
+        """Inputs of the model that serves now, in its own order."""
+        return self._facts().inputs
+
+    @property
+    def outputs(self) -> tuple[SessionTensor, ...]:
+        """Outputs of the model that serves now, in its own order."""
+        return self._facts().outputs
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """Reasons why newer models could not be opened in the server, the last few."""
+        return self._facts().troubles
+
+    def close(self) -> None:
+        """Close the connections; running inferences end undisturbed."""
+        self._is_closed = True
+        self._client.close()
+
+    def __enter__(self) -> "ServedModel":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def infer(self, feeds: Mapping[str, Tensor] | Tensor, sequence: str) -> dict[str, Tensor]:
+        """Run an inference of a sequence; "" runs on the serving release.
+
+        Raises:
+            ValueError: The feeds do not fit the inputs, or the model is closed.
+            DeviceError: The provider failed, or the server does not answer.
+        """
+        if not isinstance(feeds, Mapping):
+            feeds = self._named(feeds)
+        arrays = {name: _contiguous(name, value) for name, value in feeds.items()}
+        shapes = ((name, array.dtype, feeds[name].shape) for name, array in arrays.items())
+        key = (sequence, *shapes)
+        head = self._heads.get(key)
+        if head is None:
+            head = self._head_of(feeds, arrays, sequence)
+            if len(self._heads) >= _HEADS:
+                self._heads.clear()
+            self._heads[key] = head
+        content = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
+        return _outputs_of(self._ask([head, *content]))
+
+    def _named(self, array: Tensor) -> dict[str, Tensor]:
+        """Return the feeds of a model with a single input."""
+        if not isinstance(array, np.ndarray) or len(self._input_names) != 1:
+            raise ValueError(
+                f"the model's inputs are {', '.join(self._input_names)}: give a dict with a numpy "
+                f"array for each, not a {type(array).__name__}"
+            )
+        return {self._input_names[0]: array}
+
+    def begin(self, sequence: SequenceRequest) -> SequenceAnswer:
+        """Begin a sequence.
+
+        Raises:
+            ValueError: The model is closed.
+            DeviceError: The server does not answer.
+        """
+        return self._post("sequences", msgspec.json.encode(sequence), SequenceAnswer)
+
+    def end(self, sequence: str) -> None:
+        """End a sequence.
+
+        Raises:
+            DeviceError: The server does not answer.
+        """
+        self._post(f"sequences/{sequence}/end", b"", dict)
+
+    def _facts(self) -> ModelFacts:
+        request = f"GET /v2/models/{self._name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        facts = _decode(self._ask([request]), ModelMetadata).parameters
+        self._input_names = tuple(tensor.name for tensor in facts.inputs)
+        return facts
+
+    def _post(self, path: str, body: bytes, kind: type[T]) -> T:
+        line = f"POST /v2/models/{self._name}/{path} HTTP/1.1\r\nHost: localhost\r\n"
+        head = f"{line}Content-Length: {len(body)}\r\n\r\n".encode()
+        return _decode(self._ask([head, body]), kind)
+
+    def _ask(self, parts: list[bytes | memoryview]) -> Reply:
+        if self._is_closed:
+            raise ValueError("the model is closed")
+        return self._client.ask(parts)
+
+    def _head_of(
+        self, feeds: Mapping[str, Tensor], arrays: Mapping[str, Tensor], sequence: str
+    ) -> bytes:
+        """Return a request up to its binary tensors, which begin aligned."""
+        inputs = [
+            InputTensor(
+                name=name,
+                datatype=datatype_of_array(array),
+                shape=list(feeds[name].shape),
+                parameters=TensorParameters(binary_data_size=array.nbytes),
+            )
+            for name, array in arrays.items()
+        ]
+        parameters = RequestParameters(binary_data_output=True, sequence_id=sequence or 0)
+        text = msgspec.json.encode(InferRequest(inputs=inputs, parameters=parameters))
+        text += b" " * (-len(text) % _ALIGNMENT)
+        length = len(text) + sum(array.nbytes for array in arrays.values())
+        head = (
+            f"POST /v2/models/{self._name}/infer HTTP/1.1\r\nHost: localhost\r\n"
+            f"Content-Length: {length}\r\nInference-Header-Content-Length: {len(text)}\r\n\r\n"
+        )
+        return head.encode() + text
+
+
+class ServedSession:
+    """Inferences on a single release of a model in the model server; see `ModelSession`.
+
+    A server that was started again continues the session, if the session's release still serves.
+    """
+
+    def __init__(self, model: ServedModel, *, hold_s: float) -> None:
+        if not 0.0 <= hold_s <= MAX_HOLD_S:
+            raise ValueError(f"hold_s is 0 to {MAX_HOLD_S:g} seconds, not {hold_s}")
+        self._model, self._pid, self._is_closed = model, os.getpid(), False
+        self._request = SequenceRequest(sequence_id=secrets.token_hex(16), hold_s=hold_s)
+        self._begun = model.begin(self._request)
+
+    def run(self, feeds: Mapping[str, Tensor] | Tensor) -> dict[str, Tensor]:
+        """Run an inference on the session's release.
+
+        Raises:
+            ValueError: The feeds do not fit the inputs, or the session or the model is closed.
+            DeviceError: The provider failed; or the session's release is no longer held.
+        """
+        if self._is_closed:
+            raise ValueError("the session is closed")
+        sequence = self._request.sequence_id
+        try:
+            return self._model.infer(feeds, sequence)
+        except DeviceError as error:
+            if f"has no sequence '{sequence}'" not in error.problem:
+                raise
+        begun = self._model.begin(self._request)
+        if begun.bundle.digest != self._begun.bundle.digest:
+            self._model.end(sequence)
+            raise DeviceError(
+                f"the session's release {self._begun.bundle.version} is no longer held: the model "
+                f"server was started again, and version {begun.bundle.version} serves",
+                remedy="begin a new session, with a new state",
+            )
+        return self._model.infer(feeds, sequence)
+
+    @property
+    def bundle(self) -> BundleRef:
+        """The bundle that runs the session's inferences."""
+        return self._begun.bundle
+
+    @property
+    def choice(self) -> Choice:
+        """Choice of the variant of this session, with the reason."""
+        return self._begun.choice
+
+    def close(self) -> None:
+        """End the session: its release may be freed. A forked child ends no session."""
+        if not self._is_closed and self._pid == os.getpid():
+            self._is_closed = True
+            self._model.end(self._request.sequence_id)
+
+    def __enter__(self) -> "ServedSession":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _contiguous(name: str, value: Any) -> Tensor:
+    """Return a feed with its values one after the other.
+
+    Raises:
+        ValueError: The feed is not an array.
+    """
+    if not isinstance(value, np.ndarray):
+        raise ValueError(  # noqa: TRY004 - one kind of error for what does not fit
+            f"input '{name}' is a {type(value).__name__}, not a numpy array"
+        )
+    return value if value.flags.c_contiguous else np.ascontiguousarray(value)
+
+
+def _decode(reply: Reply, kind: type[T]) -> T:
+    try:
+        return decode_json(bytes(reply.json), kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DeviceError(f"the answer of the model server is malformed: {error}") from error
+
+
+def _outputs_of(reply: Reply) -> dict[str, Tensor]:
+    """Return the outputs of an answer, without a copy.
+
+    Raises:
+        DeviceError: The answer is malformed.
+    """
+    outputs: dict[str, Tensor] = {}
+    at = reply.json_length
+    try:
+        for output in _RESPONSE.decode(reply.json).outputs:
+            parameters = output.parameters
+            size = parameters.binary_data_size if parameters else None
+            if size is None or size < 0:
+                raise ValueError(f"output '{output.name}' is not binary")  # noqa: TRY301
+            content = reply.body[at : at + size].view(dtype_of(output.name, output.datatype))
+            outputs[output.name] = content.reshape(output.shape)
+            at += size
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise DeviceError(f"the answer of the model server is malformed: {error}") from error
+    return outputs
