@@ -39,6 +39,7 @@ def test_a_reload_takes_over_new_settings_and_survives_bad_ones(
         manager.settimeout(PATIENCE_S)
         device.start({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "4000000"})
         try:
+            assert manager.recv(999) == b"STATUS=0 models served"
             assert manager.recv(999) == b"READY=1"
             assert manager.recv(999) == b"WATCHDOG=1"
             controller.offer(DEVICE, signed.desired(1))

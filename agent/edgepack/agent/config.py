@@ -288,7 +288,8 @@ class TelemetryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         interval_s: Seconds between windows of telemetry.
         update_interval_s: The same while an update of a model is under way.
         runtime_dir: Folder in memory (tmpfs) through which applications hand over their counts; ""
-            takes the first that the agent may write of `$XDG_RUNTIME_DIR`, `/run` and `/dev/shm`.
+            takes the first that the agent may write of `$RUNTIME_DIRECTORY`,
+            `$XDG_RUNTIME_DIR`, `/run` and `/dev/shm`.
         journal_bytes: Bound of the windows that wait for the fleet; windows merge beyond.
         drift_window_s: Seconds over which features of inferences are averaged to decide changes.
         sysfs_dir: Folder of the kernel's files that tell energy and power.

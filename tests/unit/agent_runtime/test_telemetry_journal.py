@@ -323,7 +323,7 @@ def test_the_spool_takes_the_first_runtime_directory_of_its_own(
     state_dir, first, second = (tmp_path / name for name in ("state", "first", "second"))
     for folder in (state_dir, first, second):
         folder.mkdir()
-    monkeypatch.setenv(spool.RUNTIME_VARIABLE, str(tmp_path / "nowhere"))
+    monkeypatch.setenv(spool.RUNTIME_VARIABLES[1], str(tmp_path / "nowhere"))
     monkeypatch.setattr(spool, "RUNTIME_FOLDERS", (first, second))
     name = spool._runtime_folders(state_dir, "")[0].name
     if squatted:

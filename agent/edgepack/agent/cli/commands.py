@@ -5,6 +5,7 @@ Each command imports its parts: a help text starts in a tenth of the time of a d
 
 import logging
 import os
+import pwd
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgepack.agent.cli.options import DEFAULT_CONFIG, config_option, json_option, state_dir_option
+from edgepack.agent.cli.service import service, setup
 from edgepack.agent.config import AgentConfig, read_config
 from edgepack.agent.hooks.strays import adopt_strays, end_strays
 from edgepack.agent.state.lock import UNPACKED, lock_state_dir, lock_when_disk_works
@@ -28,25 +31,6 @@ if TYPE_CHECKING:
     from edgepack.agent.update.local_install import LocalLink
     from edgepack.agent.update.models import Models
 
-DEFAULT_CONFIG = Path("/etc/edgepack/agent.toml")
-
-_config_option = click.option(
-    "--config",
-    "config_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar="EDGEPACK_AGENT_CONFIG",
-    default=DEFAULT_CONFIG,
-    show_default=True,
-    show_envvar=True,
-    help="The agent's settings.",
-)
-_state_dir_option = click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The agent's state folder, instead of settings.",
-)
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="edgepack")
@@ -60,7 +44,7 @@ def cli() -> None:
 
 
 @cli.command()
-@_config_option
+@config_option
 @click.option("--verbose", is_flag=True, help="Log more than transitions.")
 def run(config_path: Path, verbose: bool) -> None:
     """Run the agent until SIGTERM or Ctrl-C; SIGHUP reloads the settings.
@@ -120,7 +104,7 @@ def serve(config_path: Path, until_stdin_ends: bool) -> None:
     help="Where the settings, the key and the certificate are to lie.",
 )
 @into_work_tree_option
-@_json_option
+@json_option
 def enroll(package: Path, folder: Path, as_json: bool) -> None:
     """Set this device up from PACKAGE, the file that edgepack fleet enroll wrote.
 
@@ -152,7 +136,7 @@ def enroll(package: Path, folder: Path, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@_config_option
+@config_option
 @click.option(
     "--soak",
     "soak_s",
@@ -168,7 +152,7 @@ def enroll(package: Path, folder: Path, as_json: bool) -> None:
     metavar="FOLDER|URL",
     help="The fleet's metadata; default: the folder 'metadata' next to BUNDLE.",
 )
-@_json_option
+@json_option
 def install(
     bundle: Path,
     config_path: Path,
@@ -205,8 +189,8 @@ def install(
 
 @cli.command()
 @click.argument("name")
-@_config_option
-@_json_option
+@config_option
+@json_option
 def rollback(name: str, config_path: Path, as_json: bool) -> None:
     """Return to the previously committed release of model NAME, from its slot.
 
@@ -227,8 +211,8 @@ def rollback(name: str, config_path: Path, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("name")
-@_config_option
-@_json_option
+@config_option
+@json_option
 def remove(name: str, config_path: Path, as_json: bool) -> None:
     """Remove model NAME with its files; older releases of NAME remain rejected.
 
@@ -246,9 +230,9 @@ def remove(name: str, config_path: Path, as_json: bool) -> None:
 
 
 @cli.command()
-@_config_option
-@_state_dir_option
-@_json_option
+@config_option
+@state_dir_option
+@json_option
 def status(config_path: Path, state_dir: Path | None, as_json: bool) -> None:
     """Show each model: the serving release and the state of its latest update.
 
@@ -261,8 +245,8 @@ def status(config_path: Path, state_dir: Path | None, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("name")
-@_config_option
-@_state_dir_option
+@config_option
+@state_dir_option
 @click.option(
     "-o",
     "--output",
@@ -270,7 +254,7 @@ def status(config_path: Path, state_dir: Path | None, as_json: bool) -> None:
     required=True,
     help="Target folder; created if missing.",
 )
-@_json_option
+@json_option
 def samples(
     name: str, config_path: Path, state_dir: Path | None, output: Path, as_json: bool
 ) -> None:
@@ -294,7 +278,7 @@ def samples(
 
 
 @cli.command()
-@_json_option
+@json_option
 def providers(as_json: bool) -> None:
     """Show the facts of this device and its execution providers.
 
@@ -309,6 +293,10 @@ def providers(as_json: bool) -> None:
 
     facts = read_device_facts()
     click.echo(json_text(facts) if as_json else describe_facts(facts))
+
+
+for command in (service, setup):
+    cli.add_command(command)
 
 
 def main() -> None:
@@ -337,6 +325,7 @@ def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
     adopt_strays()
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     config = read_config(config_path)
+    _become_owner(Path(config.state_dir))
     with lock_state_dir(Path(config.state_dir)):
         try:
             yield config
@@ -346,7 +335,36 @@ def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
             end_strays()
 
 
+def _become_owner(state_dir: Path) -> None:
+    """Continue as the owner of the state folder if this is root.
+
+    The agent of a service runs as a user of its own, and could not write root's files.
+    """
+    try:
+        found = state_dir.stat()
+    except OSError:
+        return  # The lock makes the folder, or explains.
+    if os.geteuid() == 0 and found.st_uid != 0:
+        os.setgroups(os.getgrouplist(_name_of(found.st_uid), found.st_gid))
+        os.setgid(found.st_gid)
+        os.setuid(found.st_uid)
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
 def _disk_error(error: OSError, what: str, place: str = "") -> DeviceError:
+    if isinstance(error, PermissionError):
+        user = _name_of(os.geteuid())
+        return DeviceError(
+            f"user {user}, the owner of the agent's state, may not read or write a file",
+            found_in=str(error.filename or place) or None,
+            remedy=f"give user {user} access, for example with a copy in /tmp",
+        )
     return DeviceError(
         f"{what} cannot be read or written: {error.strerror or error}",
         found_in=str(error.filename or place) or None,

@@ -167,6 +167,7 @@ class Agent:
     def run(self, stop: threading.Event) -> None:
         """Run the loop until `stop` is set."""
         self.start()
+        self._manager.report(self._status())
         self._manager.ready()
         while not stop.is_set():
             self._manager.sign()

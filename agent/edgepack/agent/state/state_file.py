@@ -106,6 +106,24 @@ def put_aside(path: Path) -> Path:
     return aside
 
 
+def share_folder(folder: Path, group: int, mode: int) -> None:
+    """Give a folder to a group, so that applications can write there.
+
+    The owner changes only if needed: a sandbox may forbid the call.
+
+    Args:
+        folder: The folder.
+        group: Number of the group.
+        mode: Permission bits.
+
+    Raises:
+        OSError: Another user owns the folder.
+    """
+    if folder.stat().st_gid != group:
+        os.chown(folder, -1, group)
+    folder.chmod(mode)
+
+
 def remove(path: Path) -> None:
     """Remove the entry at a path, file or folder.
 

@@ -18,7 +18,13 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.state.state_file import RUNTIME_LINK, put_aside, read_shared, remove
+from edgepack.agent.state.state_file import (
+    RUNTIME_LINK,
+    put_aside,
+    read_shared,
+    remove,
+    share_folder,
+)
 from edgepack.agent.telemetry.counts import Counts, is_in_use, read_counts
 from edgepack.agent.telemetry.shadowed import Shadowed, check_shadowed
 from edgepack.bundle.features import FeatureSum, check_sums
@@ -31,9 +37,10 @@ from edgepack.wire.messages import Histogram
 DISK_FOLDER = "latency-disk"
 SPOOL_MODE = 0o2775
 COUNTS = ".counts"
-RUNTIME_VARIABLE = "XDG_RUNTIME_DIR"
+RUNTIME_VARIABLES = ("RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR")
+"""Variables that name runtime directories: of a systemd service, and of a user's session."""
 RUNTIME_FOLDERS = (Path("/run"), Path("/dev/shm"))
-"""Where the spool lies unless a setting or `RUNTIME_VARIABLE` names a folder: the first that the
+"""Where the spool lies unless a setting or `RUNTIME_VARIABLES` name a folder: the first that the
 agent may write. Without any of them, processes write to `DISK_FOLDER` alone."""
 
 log = logging.getLogger(__name__)
@@ -144,9 +151,9 @@ def _runtime_folders(state_dir: Path, runtime_dir: str) -> list[Path]:
     """Return the folders to try; first the present folder, which may have counts."""
     if runtime_dir:
         return [Path(runtime_dir)]
-    named = os.environ.get(RUNTIME_VARIABLE, "")
+    named = ":".join(os.environ.get(variable, "") for variable in RUNTIME_VARIABLES).split(":")
     name = f"edgepack-{hashlib.sha256(bytes(state_dir.resolve())).hexdigest()[:16]}"
-    folders = [parent / name for parent in (*([Path(named)] if named else []), *RUNTIME_FOLDERS)]
+    folders = [parent / name for parent in (*map(Path, filter(None, named)), *RUNTIME_FOLDERS)]
     with contextlib.suppress(OSError):
         folders.sort(key=lambda folder: folder != spool_folder(state_dir).readlink())
     return folders
@@ -163,8 +170,7 @@ def _make_shared(folder: Path, group: int) -> None:
     folder.mkdir(exist_ok=True)
     if folder.lstat().st_uid != os.geteuid():
         raise PermissionError(errno.EPERM, "another user owns the folder", str(folder))
-    os.chown(folder, -1, group)
-    folder.chmod(SPOOL_MODE)
+    share_folder(folder, group, SPOOL_MODE)
 
 
 def write_spooled(state_dir: Path, spooled: Spooled, counts: Counts | None = None) -> Path:

@@ -1,0 +1,1 @@
+"""The agent as a service of the system: unit, users and folders."""

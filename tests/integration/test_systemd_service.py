@@ -1,0 +1,200 @@
+"""The unit of the repository, and the service under a real systemd in namespaces."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edgepack.agent.enrolment.identity import key_pem, make_key, make_signing_request
+from edgepack.agent.enrolment.package import Package, write_package
+from edgepack.agent.service import installation
+from edgepack.bundle.keys import PrivateKey
+from edgepack.fleet.enrolment.authority import Authority
+from tests.simulators.bundles import make_bundle
+from tests.simulators.systemd_machine import PROGRAM, SystemdMachine, booted, why_not
+from tests.simulators.waiting import wait_until
+
+UNIT = installation.UNIT
+SOURCE = Path(installation.__file__).with_name(UNIT)
+LIMIT = 2.0
+"""Exposure by `systemd-analyze security`, 0 to 10: at most."""
+SHORT_WATCHDOG = "[Service]\nWatchdogSec=2\nTimeoutAbortSec=1\nRestartSec=100ms\n"
+BREAKS = {
+    "MemoryDenyWriteExecute",
+    "PrivateDevices",
+    "PrivateUsers",
+    "ProcSubset",
+    "ProtectProc",
+    "RemoveIPC",
+    "RestrictSUIDSGID",
+}
+"""Settings that break a provider, the folders of applications, or the watch."""
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
+def test_the_unit_is_valid_and_confines_the_agent(tmp_path: Path) -> None:
+    unit = tmp_path / UNIT
+    unit.write_text(SOURCE.read_text().replace(installation.PACKAGED_PROGRAM, "/bin/true"))
+    verified = analyze("verify", str(unit))
+    assert verified.returncode == 0, verified.stderr
+    assert verified.stderr == ""
+    scored = analyze("security", "--offline=true", str(unit))
+    level = re.search(r"Overall exposure level for \S+: ([\d.]+)", scored.stdout)
+    assert level, scored.stderr
+    assert float(level[1]) <= LIMIT
+    set_keys = {line.partition("=")[0] for line in SOURCE.read_text().splitlines()}
+    assert set_keys & BREAKS == set()
+
+
+def analyze(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["systemd-analyze", *words],
+        capture_output=True,
+        text=True,
+        env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
+        check=False,
+    )
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[SystemdMachine]:
+    if because := why_not():
+        pytest.skip(because)
+    with booted(tmp_path / "machine") as machine:
+        yield machine
+
+
+@pytest.fixture
+def package(
+    tmp_path: Path, machine: SystemdMachine, release_keys: tuple[PrivateKey, Path]
+) -> Package:
+    """Return an enrolment package with a key, which lies on the machine as `/root/cam-1.enrol`."""
+    authority, key = Authority(tmp_path / "pki"), make_key()
+    request = make_signing_request(key, "cam-1").decode()
+    package = Package(
+        device="cam-1",
+        tenant="default",
+        broker="mqtts://127.0.0.1:1",
+        trusted_keys=(release_keys[1].read_text(),),
+        authority=authority.pem,
+        key=key_pem(key).decode(),
+        certificate=authority.sign_client(request, "cam-1"),
+    )
+    write_package(machine.root / "root/cam-1.enrol", package)
+    return package
+
+
+def main_pid(machine: SystemdMachine) -> str:
+    return machine.show(UNIT, "MainPID")
+
+
+def set_up(machine: SystemdMachine) -> list[str]:
+    return machine.run("edgepack-agent", "setup", "/root/cam-1.enrol").stdout.splitlines()
+
+
+def test_a_service_is_set_up_reloaded_and_survives_hangs_and_power_cuts(
+    tmp_path: Path,
+    machine: SystemdMachine,
+    package: Package,
+    release_keys: tuple[PrivateKey, Path],
+) -> None:
+    bundle = make_bundle(tmp_path / "one", release_keys[0])
+    shutil.copytree(bundle.folder, machine.root / "opt/one")
+
+    # One command; the second run changes nothing and restarts nothing.
+    assert f"{UNIT} is enabled and running" in set_up(machine)
+    assert machine.show(UNIT, "ActiveState") == "active"
+    pid = main_pid(machine)
+    assert any("is kept" in line for line in set_up(machine))
+    assert main_pid(machine) == pid
+    owner = machine.run("ps", "-o", "user=,group=", "-p", pid).stdout.split()
+    assert owner == ["edgepack", "models"]
+
+    # A bundle is installed by root, for the agent's user; the agent serves it.
+    machine.run("systemctl", "stop", UNIT)
+    machine.run("edgepack-agent", "install", "/opt/one", "--soak", "0")
+    machine.run("systemctl", "start", UNIT)
+    wait_until(lambda: machine.show(UNIT, "StatusText").startswith("1 model served"), "the state")
+    files = machine.run("find", "/var/lib/edgepack", "!", "-user", "edgepack").stdout
+    assert files == ""
+
+    # SIGHUP by systemctl reload: a bad file, then a good one, and the same process.
+    pid = main_pid(machine)
+    settings = machine.root / "etc/edgepack/agent.toml"
+    text = settings.read_text()
+    settings.write_text("this is no TOML")
+    machine.run("systemctl", "reload", UNIT)
+    settings.write_text(text + "[watch]\nslowdown = 3.0\n")
+    machine.run("systemctl", "reload", UNIT)
+    assert (main_pid(machine), machine.show(UNIT, "ActiveState")) == (pid, "active")
+
+    # A loop that hangs, here in a settings file that never ends, is restarted by the watchdog.
+    drop_in = machine.root / "etc/systemd/system" / f"{UNIT}.d" / "short.conf"
+    drop_in.parent.mkdir(exist_ok=True)
+    drop_in.write_text(SHORT_WATCHDOG)
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "restart", UNIT)
+    pid = main_pid(machine)
+    settings.rename(good := settings.with_name("good.toml"))
+    os.mkfifo(settings)
+    machine.run("kill", "-HUP", pid)
+    wait_until(lambda: main_pid(machine) in ("0", ""), "the end of the agent that hangs")
+    good.rename(settings)
+    wait_until(lambda: machine.show(UNIT, "ActiveState") == "active", "the restart")
+    assert machine.show(UNIT, "NRestarts") != "0"
+    drop_in.unlink()
+
+    # Power is cut, and the machine is shut down in order: the service is back after each boot.
+    for end in (machine.cut_power, machine.power_off):
+        end()
+        machine.boot()
+        wait_until(lambda: machine.show(UNIT, "ActiveState") == "active", "the start at boot")
+        status = machine.run("edgepack-agent", "status").stdout
+        assert "agent     running" in status
+        assert "active    tiny" in status
+
+    # Removal leaves settings and state alone.
+    machine.run("edgepack-agent", "service", "remove")
+    assert machine.run("systemctl", "cat", UNIT, check=False).returncode != 0
+    etc, state = machine.root / "etc", machine.root / "var/lib/edgepack"
+    assert not list(etc.rglob("*edgepack*.conf"))
+    assert (state / "models/tiny/active.json").exists()
+    assert (etc / "edgepack/device.key").exists()
+
+
+SANDBOXED = """#!/bin/sh
+test "$EDGEPACK_STAGE" = staged && id -un > /var/lib/edgepack/hook-ran
+"""
+
+
+def test_a_probe_and_hooks_work_in_the_sandbox(
+    tmp_path: Path,
+    machine: SystemdMachine,
+    package: Package,
+    release_keys: tuple[PrivateKey, Path],
+) -> None:
+    """Run `install` with every line of the unit's sandbox."""
+    bundle = make_bundle(tmp_path / "one", release_keys[0])
+    shutil.copytree(bundle.folder, machine.root / "opt/one")
+    set_up(machine)
+    machine.run("systemctl", "stop", UNIT)
+    hook = machine.root / "opt/hooks/staged.after.d/10-note"
+    hook.parent.mkdir(parents=True)
+    hook.write_text(SANDBOXED)
+    hook.chmod(0o755)
+    settings = machine.root / "etc/edgepack/agent.toml"
+    settings.write_text(settings.read_text() + '[hooks]\nfolder = "/opt/hooks"\n')
+    unit = machine.run("systemctl", "cat", UNIT).stdout
+    unit = unit.replace("Type=notify", "Type=oneshot").replace("Restart=always", "")
+    command = f"{PROGRAM} install /opt/one --soak 0"
+    unit = unit.replace(f"{PROGRAM} run", command)
+    (machine.root / "etc/systemd/system/sandboxed.service").write_text(unit)
+    machine.run("systemctl", "daemon-reload")
+    started = machine.run("systemctl", "start", "sandboxed", check=False)
+    assert started.returncode == 0, machine.console.read_text(errors="replace")[-3000:]
+    assert (machine.root / "var/lib/edgepack/hook-ran").read_text() == "edgepack\n"
+    assert "active    tiny" in machine.run("edgepack-agent", "status").stdout
