@@ -76,7 +76,7 @@ def run(config_path: Path, verbose: bool) -> None:
 
 
 @cli.command()
-@_config_option
+@config_option
 @click.option("--until-stdin-ends", is_flag=True, hidden=True)
 def serve(config_path: Path, until_stdin_ends: bool) -> None:
     """Serve this device's models to programs in any language, until SIGTERM or Ctrl-C.
