@@ -92,6 +92,13 @@ def main_pid(machine: SystemdMachine) -> str:
     return machine.show(UNIT, "MainPID")
 
 
+def is_ready(machine: SystemdMachine, user: str) -> bool:
+    """Return True if the model server has the model, for an application of a user."""
+    place = "/var/lib/edgepack/latency/server.sock"
+    asked = ("curl", "--silent", "--fail", "--unix-socket", place, "http://e/v2/models/tiny/ready")
+    return machine.run(*asked, user=user, check=False).returncode == 0
+
+
 def set_up(machine: SystemdMachine) -> list[str]:
     return machine.run("edgepack-agent", "setup", "/root/cam-1.enrol").stdout.splitlines()
 
@@ -114,17 +121,22 @@ def test_a_service_is_set_up_reloaded_and_survives_hangs_and_power_cuts(
     owner = machine.run("ps", "-o", "user=,group=", "-p", pid).stdout.split()
     assert owner == ["edgepack", "models"]
 
-    # A bundle is installed by root, for the agent's user; the agent serves it.
+    # A bundle is installed by root, for the agent's user; agent and model server serve the model.
     machine.run("systemctl", "stop", UNIT)
+    settings = machine.root / "etc/edgepack/agent.toml"
+    settings.write_text(settings.read_text() + "[server]\nenabled = true\n")
     machine.run("edgepack-agent", "install", "/opt/one", "--soak", "0")
     machine.run("systemctl", "start", UNIT)
     wait_until(lambda: machine.show(UNIT, "StatusText").startswith("1 model served"), "the state")
+    machine.run("useradd", "--user-group", "--groups", "models", "camera")
+    wait_until(lambda: is_ready(machine, "camera"), "the model server")
     files = machine.run("find", "/var/lib/edgepack", "!", "-user", "edgepack").stdout
     assert files == ""
+    link = machine.run("readlink", "/var/lib/edgepack/latency").stdout
+    assert link.startswith("/run/edgepack/"), "the command keeps the runtime directory"
 
     # SIGHUP by systemctl reload: a bad file, then a good one, and the same process.
     pid = main_pid(machine)
-    settings = machine.root / "etc/edgepack/agent.toml"
     text = settings.read_text()
     settings.write_text("this is no TOML")
     machine.run("systemctl", "reload", UNIT)

@@ -15,6 +15,7 @@ from edgepack.agent.config import ServerConfig
 from edgepack.agent.server.budget import Budget
 from edgepack.agent.server.connection import Connection, Handler
 from edgepack.agent.state.model_server import LOCK_FILE, SOCKET_FILE
+from edgepack.agent.state.state_file import share_path
 from edgepack.errors import DeviceError
 from edgepack.metrics.settings import read_address
 
@@ -204,8 +205,7 @@ def _bind_unix(folder: Path, limits: ServerConfig) -> socket.socket:
             listening.bind(f"/proc/self/fd/{place}/{SOCKET_FILE}")
         finally:
             os.umask(before)
-        os.chown(path, -1, folder.stat().st_gid)
-        path.chmod(int(limits.mode, 8))
+        share_path(path, folder.stat().st_gid, int(limits.mode, 8))
     except OSError:
         listening.close()
         raise

@@ -28,7 +28,7 @@ import msgspec
 
 from edgepack.agent.state.models import MODEL_NAME
 from edgepack.agent.state.pointer import active_models
-from edgepack.agent.state.state_file import put_aside, read_shared, remove, share_folder
+from edgepack.agent.state.state_file import put_aside, read_shared, remove, share_path
 from edgepack.durable import write_file
 from edgepack.versions import Format, NewerVersionError, Version
 
@@ -192,7 +192,7 @@ def switch_capture(state_dir: Path, settings: CaptureSettings) -> str:
         if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
             put_aside(folder)
         folder.mkdir(exist_ok=True)
-        share_folder(folder, state_dir.stat().st_gid, FOLDER_MODE)
+        share_path(folder, state_dir.stat().st_gid, FOLDER_MODE)
         serving = active_models(state_dir)
         known = {*settings.uploading, *(one.request for one in settings.requests.values())}
         for path in folder.iterdir():

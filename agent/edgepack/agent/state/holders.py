@@ -28,7 +28,7 @@ from edgepack.agent.state.state_file import (
     put_aside,
     read_shared,
     remove,
-    share_folder,
+    share_path,
 )
 from edgepack.versions import Format, NewerVersionError, Version
 
@@ -133,7 +133,7 @@ def open_holders(state_dir: Path) -> str:
             if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
                 put_aside(folder)
             folder.mkdir(exist_ok=True)
-            share_folder(folder, state_dir.stat().st_gid, FOLDER_MODE)
+            share_path(folder, state_dir.stat().st_gid, FOLDER_MODE)
             for path in folder.glob("*.new"):
                 remove(path)
         except OSError as error:

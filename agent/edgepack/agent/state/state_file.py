@@ -106,22 +106,22 @@ def put_aside(path: Path) -> Path:
     return aside
 
 
-def share_folder(folder: Path, group: int, mode: int) -> None:
-    """Give a folder to a group, so that applications can write there.
+def share_path(path: Path, group: int, mode: int) -> None:
+    """Give a folder or socket to a group, so that applications can use it.
 
-    The owner changes only if needed: a sandbox may forbid the call.
+    The group changes only if needed: the sandbox of the service forbids the call.
 
     Args:
-        folder: The folder.
+        path: The folder or socket.
         group: Number of the group.
         mode: Permission bits.
 
     Raises:
-        OSError: Another user owns the folder.
+        OSError: Another user owns the path.
     """
-    if folder.stat().st_gid != group:
-        os.chown(folder, -1, group)
-    folder.chmod(mode)
+    if path.stat().st_gid != group:
+        os.chown(path, -1, group)
+    path.chmod(mode)
 
 
 def remove(path: Path) -> None:

@@ -23,7 +23,7 @@ from edgepack.agent.state.state_file import (
     put_aside,
     read_shared,
     remove,
-    share_folder,
+    share_path,
 )
 from edgepack.agent.telemetry.counts import Counts, is_in_use, read_counts
 from edgepack.agent.telemetry.shadowed import Shadowed, check_shadowed
@@ -155,7 +155,9 @@ def _runtime_folders(state_dir: Path, runtime_dir: str) -> list[Path]:
     name = f"edgepack-{hashlib.sha256(bytes(state_dir.resolve())).hexdigest()[:16]}"
     folders = [parent / name for parent in (*map(Path, filter(None, named)), *RUNTIME_FOLDERS)]
     with contextlib.suppress(OSError):
-        folders.sort(key=lambda folder: folder != spool_folder(state_dir).readlink())
+        present = spool_folder(state_dir).readlink()
+        if present.name == name:  # A command has not the variables of the service.
+            folders.insert(0, present)
     return folders
 
 
@@ -170,7 +172,7 @@ def _make_shared(folder: Path, group: int) -> None:
     folder.mkdir(exist_ok=True)
     if folder.lstat().st_uid != os.geteuid():
         raise PermissionError(errno.EPERM, "another user owns the folder", str(folder))
-    share_folder(folder, group, SPOOL_MODE)
+    share_path(folder, group, SPOOL_MODE)
 
 
 def write_spooled(state_dir: Path, spooled: Spooled, counts: Counts | None = None) -> Path:
