@@ -292,6 +292,7 @@ def test_models_come_swap_and_go_while_requests_are_served(server: ModelServer) 
     for thread in threads:
         thread.start()
     before = server.infer("comer", message(x)).value["outputs"][0]["data"]
+    wait_until(lambda: answers, server.said)
     for pointer in (second, first, second):
         write_pointer(server.state_dir, pointer)
         version = pointer.bundle.version
