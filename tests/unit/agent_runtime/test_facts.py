@@ -1,12 +1,16 @@
 """Facts: boards laid out as folders, and the machine that the tests run on."""
 
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from edgepack.agent.config import ProviderConfig
 from edgepack.agent.runtime import facts as facts_module
 from edgepack.agent.runtime.facts import hardware_class, read_device_facts
+from edgepack.agent.runtime.providers import read_providers
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import ProviderFacts
 
@@ -124,3 +128,69 @@ def test_what_the_settings_forbid_is_said_to_be_so() -> None:
     assert "not allowed by this device's settings" in (
         provider(facts.providers, "QNNExecutionProvider").because
     )
+
+
+class Runtime(ModuleType):
+    """An onnxruntime whose plug-ins find devices of some kinds."""
+
+    __version__ = "1.32.0"
+
+    def __init__(self, found: dict[str, tuple[str, ...]]) -> None:
+        super().__init__("onnxruntime")
+        self._found, self.registered = found, list[tuple[str, str]]()
+
+    def get_available_providers(self) -> list[str]:
+        return ["CPUExecutionProvider", *(name for name, _ in self.registered)]
+
+    def register_execution_provider_library(self, name: str, library: str) -> None:
+        self.registered.append((name, library))
+
+    def get_ep_devices(self) -> list[SimpleNamespace]:
+        return [
+            SimpleNamespace(
+                ep_name=name, device=SimpleNamespace(type=SimpleNamespace(name=kind.upper()))
+            )
+            for name, _ in self.registered
+            for kind in self._found.get(name, ())
+        ]
+
+
+@pytest.fixture
+def plugged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the module of OpenVINO's plug-in, without a package."""
+    module = ModuleType("onnxruntime_ep_openvino")
+    module.__spec__ = ModuleSpec(module.__name__, None)
+    vars(module)["get_library_path"] = lambda: "/plugin.so"
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+@pytest.mark.parametrize(
+    ("found", "devices", "because"),
+    [
+        (("cpu", "npu"), ("npu", "cpu"), "plug-in onnxruntime-ep-openvino offers npu, cpu"),
+        ((), (), "plug-in onnxruntime-ep-openvino finds no device here"),
+        (("fpga",), (), "plug-in onnxruntime-ep-openvino has no back end for the devices here"),
+    ],
+)
+def test_a_plug_in_offers_the_kinds_of_devices_that_it_finds(
+    plugged: None, found: tuple[str, ...], devices: tuple[str, ...], because: str
+) -> None:
+    runtime = Runtime({"OpenVINOExecutionProvider": found})
+    listed = read_providers(runtime, frozenset(), arch="x86_64")
+    openvino = provider(listed, "OpenVINOExecutionProvider")
+    assert (openvino.devices, openvino.because) == (devices, because)
+    assert openvino.available is bool(devices)
+    assert not openvino.is_simulator
+    assert ("OpenVINOExecutionProvider", "/plugin.so") in runtime.registered
+
+
+def test_a_plug_in_that_is_not_installed_says_what_brings_it() -> None:
+    listed = read_providers(Runtime({}), frozenset(), arch="x86_64")
+    for name, package in (
+        ("OpenVINOExecutionProvider", "onnxruntime-ep-openvino"),
+        ("NvTensorRTRTXExecutionProvider", "onnxruntime-ep-nv-tensorrt-rtx-cu13"),
+        ("WebGpuExecutionProvider", "onnxruntime-ep-webgpu"),
+    ):
+        one = provider(listed, name)
+        assert not one.available
+        assert f"pip install {package}" in one.because

@@ -198,9 +198,9 @@ def _devices(runtime: ModuleType, known: providers.Known, kind: str) -> list[Any
 def _fill_in(plugin: providers.Plugin, device: str, options: Mapping[str, str]) -> dict[str, str]:
     """Return a variant's provider options, completed with facts of this device."""
     filled = dict(options)
-    if not any(name in filled for name in plugin.backend_options):
+    if plugin.backend_options and not any(name in filled for name in plugin.backend_options):
         filled[plugin.backend_options[0]] = providers.backend_path(plugin, device)
     names_a_chip = any(name in filled for name in plugin.chip_options)
-    if providers.is_simulated(plugin) and not names_a_chip:
-        filled |= plugin.simulator_options
+    if plugin.simulator is not None and providers.is_simulated(plugin) and not names_a_chip:
+        filled |= plugin.simulator.options
     return filled

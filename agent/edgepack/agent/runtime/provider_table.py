@@ -11,35 +11,47 @@ import msgspec
 CPU_PROVIDER = "CPUExecutionProvider"
 
 
+class Simulator(msgspec.Struct, frozen=True, kw_only=True):
+    """Back ends of a plug-in that simulate their hardware on other machines.
+
+    Attributes:
+        native_arch: Machines on which the back ends drive hardware.
+        kinds: Device kinds that are simulated elsewhere.
+        options: Provider options of a simulated session where the variant names no chip.
+        is_serial: It computes on a single thread, and other threads wait busily.
+    """
+
+    native_arch: tuple[str, ...]
+    kinds: tuple[str, ...]
+    options: Mapping[str, str]
+    is_serial: bool
+
+
 class Plugin(msgspec.Struct, frozen=True, kw_only=True):
     """A provider in a wheel of its own, registered with ONNX Runtime at run time.
 
+    A plug-in shares an environment with `onnxruntime`.
+
     Attributes:
-        distribution, module: Its package, and the module that knows where its libraries are.
+        distributions: Its package; where several carry it, the advised one first.
+        module: The module that knows where its libraries are.
         backends: By device kind, the function of `module` that names the back-end library.
-        native_arch: Machines on which the back ends drive hardware; on other machines the back ends
-            simulate hardware.
-        simulated: Device kinds that the back ends can simulate elsewhere.
         backend_options: Provider options that name a back end; where a variant sets none, the
             first gets the path of the library on this device.
         chip_options: Provider options that name a chip.
-        simulator_options: Options of a simulated session where the variant names no chip.
-        simulator_is_serial: A simulator computes on a single thread, and other threads wait busily.
+        simulator: How the back ends simulate hardware; None if they do not.
         sdk: Attribute of `module.build_and_package_info` with the version of the vendor's SDK.
         sdk_name: Name of that SDK among a device's drivers.
     """
 
-    distribution: str
+    distributions: tuple[str, ...]
     module: str
-    backends: Mapping[str, str]
-    native_arch: tuple[str, ...]
-    simulated: tuple[str, ...]
-    backend_options: tuple[str, ...]
-    chip_options: tuple[str, ...]
-    simulator_options: Mapping[str, str]
-    simulator_is_serial: bool
-    sdk: str
-    sdk_name: str
+    backends: Mapping[str, str] = {}
+    backend_options: tuple[str, ...] = ()
+    chip_options: tuple[str, ...] = ()
+    simulator: Simulator | None = None
+    sdk: str = ""
+    sdk_name: str = ""
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,17 +79,19 @@ KNOWN = (
         brought_by="pip install 'edgepack[qnn]'",
         kinds={"npu": (), "gpu": ()},
         plugin=Plugin(
-            distribution="onnxruntime-qnn",
+            distributions=("onnxruntime-qnn",),
             module="onnxruntime_qnn",
             backends={"npu": "get_qnn_htp_path", "gpu": "get_qnn_gpu_path"},
-            native_arch=("aarch64", "arm64"),
-            simulated=("npu",),
             backend_options=("backend_path", "backend_type"),
             chip_options=("htp_arch", "soc_model"),
-            # Without an architecture the simulator's 16-bit outputs vary from run to run; without
-            # a SoC it assumes too little memory for models with an LSTM (QNN error 1002).
-            simulator_options={"htp_arch": "73", "soc_model": "60"},
-            simulator_is_serial=True,
+            simulator=Simulator(
+                native_arch=("aarch64", "arm64"),
+                kinds=("npu",),
+                # Without an architecture the simulator's 16-bit outputs vary from run to run;
+                # without a SoC it assumes too little memory for models with an LSTM (error 1002).
+                options={"htp_arch": "73", "soc_model": "60"},
+                is_serial=True,
+            ),
             sdk="qnn_version",
             sdk_name="qnn-sdk",
         ),
@@ -89,8 +103,11 @@ KNOWN = (
     ),
     Known(
         name="OpenVINOExecutionProvider",
-        brought_by="pip install 'edgepack[openvino]' in an environment without onnxruntime",
+        # The plug-in exists for x86-64 alone, and finds no device on the processors of others.
+        brought_by="pip install onnxruntime-ep-openvino on Intel's processors, elsewhere "
+        "'edgepack[openvino]' in an environment without onnxruntime",
         kinds={"npu": ("intel_vpu",), "gpu": ("i915", "xe"), "cpu": ()},
+        plugin=Plugin(distributions=("onnxruntime-ep-openvino",), module="onnxruntime_ep_openvino"),
         # OpenVINO fuses from the plain graph; ONNX Runtime's fusions hide it (OpenVINO EP docs).
         session_options={"session.graph_optimization_level": "disable_all"},
     ),
@@ -103,6 +120,24 @@ KNOWN = (
         name="CUDAExecutionProvider",
         brought_by="pip install onnxruntime-gpu, and NVIDIA's CUDA and cuDNN",
         kinds={"gpu": ("nvidia", "nvgpu")},
+    ),
+    Known(
+        name="NvTensorRTRTXExecutionProvider",
+        brought_by="pip install onnxruntime-ep-nv-tensorrt-rtx-cu13, and NVIDIA's driver",
+        kinds={"gpu": ("nvidia", "nvgpu")},
+        plugin=Plugin(
+            distributions=(
+                "onnxruntime-ep-nv-tensorrt-rtx-cu13",
+                "onnxruntime-ep-nv-tensorrt-rtx-cu12",
+            ),
+            module="onnxruntime_ep_nv_tensorrt_rtx",
+        ),
+    ),
+    Known(
+        name="WebGpuExecutionProvider",
+        brought_by="pip install onnxruntime-ep-webgpu",
+        kinds={"gpu": ()},
+        plugin=Plugin(distributions=("onnxruntime-ep-webgpu",), module="onnxruntime_ep_webgpu"),
     ),
     Known(
         name="CoreMLExecutionProvider",

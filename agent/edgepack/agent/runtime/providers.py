@@ -10,7 +10,7 @@ import platform
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -202,23 +202,29 @@ def _judge_plugin(
     except DeviceError as error:
         because = f"{error.problem}; {error.remedy}" if error.remedy else error.problem
         return ProviderFacts(name=known.name, available=False, because=because)
-    version = importlib.metadata.version(plugin.distribution)
+    version = plugin_version(plugin)
+    title = f"plug-in {plugin.distributions[0]} {version}".rstrip()
     if not devices:
         return ProviderFacts(
             name=known.name,
             available=False,
-            because=f"plug-in {plugin.distribution} {version} finds no device here",
+            because=f"{title} finds no device here",
             version=version,
         )
-    is_simulator = arch not in plugin.native_arch
-    kinds = plugin.simulated if is_simulator else shown
-    there = tuple(kind for kind in kinds if Path(backend_path(plugin, kind)).exists())
+    is_simulator = is_simulated(plugin, arch)
+    kinds = shown
+    if plugin.simulator is not None and is_simulator:
+        kinds = plugin.simulator.kinds
+    elif not plugin.backends:
+        found = {device.device.type.name.lower() for device in devices}
+        kinds = tuple(kind for kind in known.kinds if kind in found)
+    there = tuple(kind for kind in kinds if _has_backend(plugin, kind))
     if not there:
-        because = f"plug-in {plugin.distribution} {version} has no back end for {', '.join(kinds)}"
+        because = f"{title} has no back end for {', '.join(kinds) or 'the devices here'}"
     elif is_simulator:
-        because = f"plug-in {plugin.distribution} {version} simulates {', '.join(there)} on {arch}"
+        because = f"{title} simulates {', '.join(there)} on {arch}"
     else:
-        because = f"plug-in {plugin.distribution} {version} offers {', '.join(there)}"
+        because = f"{title} offers {', '.join(there)}"
     return ProviderFacts(
         name=known.name,
         available=bool(there),
@@ -227,6 +233,19 @@ def _judge_plugin(
         devices=there,
         is_simulator=is_simulator,
     )
+
+
+def plugin_version(plugin: Plugin) -> str:
+    """Return the version of the plug-in's installed package; "" if its package is not known."""
+    for name in plugin.distributions:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return ""
+
+
+def _has_backend(plugin: Plugin, kind: str) -> bool:
+    """Check whether the library of a device kind is here; a plug-in without any needs none."""
+    return not plugin.backends or Path(backend_path(plugin, kind)).exists()
 
 
 def plugin_devices(runtime: ModuleType, known: Known) -> list[Any]:
@@ -254,7 +273,7 @@ def plugin_devices(runtime: ModuleType, known: Known) -> list[Any]:
             runtime.register_execution_provider_library(known.name, library)
         except runtime_errors(runtime) as error:
             raise DeviceError(
-                f"onnxruntime {runtime.__version__} refuses plug-in {plugin.distribution}: "
+                f"onnxruntime {runtime.__version__} refuses plug-in {plugin.distributions[0]}: "
                 f"{first_line(error)}",
                 found_in=library,
                 remedy=f"{known.brought_by}, whose versions fit each other",
@@ -274,8 +293,8 @@ def plugin_module(plugin: Plugin) -> ModuleType:
         return importlib.import_module(plugin.module)
     except ImportError as error:
         raise DeviceError(
-            f"plug-in {plugin.distribution} is not installed",
-            remedy=f"pip install {plugin.distribution}",
+            f"plug-in {plugin.distributions[0]} is not installed",
+            remedy=next(one.brought_by for one in KNOWN if one.plugin == plugin),
         ) from error
 
 
@@ -287,15 +306,21 @@ def backend_path(plugin: Plugin, kind: str) -> str:
     """
     if kind not in plugin.backends:
         raise DeviceError(
-            f"plug-in {plugin.distribution} has no back end for device {kind!r}",
+            f"plug-in {plugin.distributions[0]} has no back end for device {kind!r}",
             remedy=f"it has: {', '.join(plugin.backends)}",
         )
     return str(getattr(plugin_module(plugin), plugin.backends[kind])())
 
 
-def is_simulated(plugin: Plugin) -> bool:
-    """Return True if the plug-in's back ends simulate their hardware on this machine."""
-    return platform.machine() not in plugin.native_arch
+def is_simulated(plugin: Plugin, arch: str = "") -> bool:
+    """Return True if the plug-in's back ends simulate their hardware on a machine.
+
+    Args:
+        plugin: The plug-in.
+        arch: Machine name as in `uname -m`; "" asks this machine.
+    """
+    native = plugin.simulator.native_arch if plugin.simulator is not None else None
+    return native is not None and (arch or platform.machine()) not in native
 
 
 def read_sdks() -> dict[str, str]:

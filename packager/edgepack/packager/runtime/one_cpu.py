@@ -18,7 +18,8 @@ def keep_to_one_cpu(provider: str) -> None:
         provider: The only provider that this process will open.
     """
     plugin = known_provider(provider).plugin
-    if plugin is None or not plugin.simulator_is_serial or not is_simulated(plugin):
+    simulator = plugin.simulator if plugin is not None else None
+    if plugin is None or simulator is None or not (simulator.is_serial and is_simulated(plugin)):
         return
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {allowed[os.getpid() % len(allowed)]})
