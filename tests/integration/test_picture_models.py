@@ -60,7 +60,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, pictures: Path, key: Path) 
 def state_dir(tmp_path_factory: pytest.TempPathFactory, bundle: Path, key: Path) -> Path:
     """Install the classifier on a device without a broker."""
     state = tmp_path_factory.mktemp("device")
-    install(bundle, key, state)
+    (state / "said").write_text(install(bundle, key, state))
     return state
 
 
@@ -89,6 +89,19 @@ def test_the_device_prepares_a_picture_with_the_same_bits_as_the_build(
     assert len(golden.inputs) > 1
     for feeds in golden.inputs:
         assert np.ascontiguousarray(feeds["images"]).tobytes() in prepared
+
+
+def test_the_device_proves_the_preparation_by_golden_pictures(
+    bundle: Path, state_dir: Path
+) -> None:
+    shipped = sorted((bundle / "golden" / "pictures").iterdir())
+    count = len(read_golden(bundle / GOLDEN_FILE).inputs)
+    assert [path.stem for path in shipped] == [f"{number}-0" for number in range(count)]
+    words = f"{count} golden pictures: prepared here with the same bits as in the build"
+    assert f"pictures  {words}" in (state_dir / "said").read_text()
+    report = (bundle.parent / "zoo-1.0.0.report.html").read_text()
+    assert words in report
+    assert f"carries {count} pictures of the golden samples as given" in report
 
 
 def test_an_application_asks_with_a_picture_and_gets_names(state_dir: Path, pictures: Path) -> None:
@@ -147,7 +160,9 @@ def test_a_release_with_other_channels_and_classes_gives_the_same_answers(
     for row in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]):
         config = config.replace(str(row), str(row[::-1]))
     path = save(proto, tmp_path / "zoo.onnx")
-    second = build_bundle(path, config, pictures, key, tmp_path / "zoo-2.0.0")
+    output = tmp_path / "zoo-2.0.0"
+    second = build_bundle(path, config, pictures, key, output, "--leave-out-pictures")
+    assert not (second / "golden" / "pictures").exists()
     state = tmp_path / "device"
     install(bundle, key, state)
     asked = sorted(pictures.iterdir())[:6]

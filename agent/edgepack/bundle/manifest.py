@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from edgepack.bundle.features import check_features
+from edgepack.bundle.golden_pictures import PICTURES_FOLDER, golden_pictures
 from edgepack.bundle.metadata import (
     FORMAT_MINOR,
     FORMAT_VERSION,
@@ -126,11 +127,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_encrypted(self, path: str) -> bool:
         """Return True if a file is: in an encrypted bundle all of the variants, and the golden
-        samples.
+        samples with their pictures.
         """
         if self.facts.encryption is None:
             return False
-        return path.startswith(f"{COMPONENT}/") or path == GOLDEN_FILE
+        return path.startswith(f"{COMPONENT}/") or is_golden(path)
 
     @property
     def files(self) -> tuple[FileEntry, ...]:
@@ -182,6 +183,11 @@ class _Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layout: str
     components: _Components
     additional_metadata: _BundleMetadata
+
+
+def is_golden(path: str) -> bool:
+    """Return True for the golden samples, and for the pictures that they were prepared from."""
+    return path == GOLDEN_FILE or path.startswith(f"{PICTURES_FOLDER}/")
 
 
 def is_executable(path: str) -> bool:
@@ -248,6 +254,7 @@ def decode_manifest(content: bytes) -> Manifest:
         )
     manifest = Manifest(facts=facts, variants=variants)
     _check_files(manifest)
+    golden_pictures(facts.files, found_in=f"{MANIFEST_FILE}, files")
     check_features(facts.reference, found_in=f"{MANIFEST_FILE}, reference")
     return manifest
 

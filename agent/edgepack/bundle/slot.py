@@ -23,6 +23,7 @@ from edgepack.bundle.manifest import (
     FileEntry,
     Manifest,
     decode_manifest,
+    is_golden,
 )
 from edgepack.bundle.signature import root_digest, signed_digest
 from edgepack.errors import BundleError
@@ -135,7 +136,8 @@ def _files_of_slot(folder: Path, manifest: Manifest, variant: str) -> tuple[File
         if any(os.path.lexists(folder / entry.path) for entry in other.facts.files):
             files |= {entry.path: entry for entry in other.facts.files}
     for entry in manifest.facts.files:
-        if entry.path.startswith(f"{HOOKS_FOLDER}/") or os.path.lexists(folder / entry.path):
+        is_needed = is_golden(entry.path) or entry.path.startswith(f"{HOOKS_FOLDER}/")
+        if is_needed or os.path.lexists(folder / entry.path):
             files[entry.path] = entry
     return tuple(files.values())
 

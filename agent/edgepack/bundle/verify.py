@@ -10,13 +10,13 @@ from edgepack.bundle.chunks import digest_file, read_bounded
 from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import (
-    GOLDEN_FILE,
     HOOKS_FOLDER,
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
     SIGNATURE_FILE,
     Manifest,
     decode_manifest,
+    is_golden,
 )
 from edgepack.bundle.signature import SignedList, verify_envelope
 from edgepack.bundle.tree import list_files
@@ -169,7 +169,7 @@ def _may_be_absent(manifest: Manifest, present: set[str]) -> set[str]:
     optional = {
         entry.path
         for entry in manifest.facts.files
-        if entry.path != GOLDEN_FILE and not entry.path.startswith(f"{HOOKS_FOLDER}/")
+        if not is_golden(entry.path) and not entry.path.startswith(f"{HOOKS_FOLDER}/")
     }
     for variant in manifest.variants:
         paths = {entry.path for entry in variant.facts.files}

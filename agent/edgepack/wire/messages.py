@@ -239,6 +239,19 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     hardware_class: Word
 
 
+class Preparation(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of preparing the golden pictures on a device.
+
+    Attributes:
+        right: Whether the bits are those of the build, or the answers are right; None if the
+            device cannot prepare pictures.
+        because: What was seen, in words.
+    """
+
+    right: bool | None
+    because: str
+
+
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of one variant with the golden inputs on this device.
 
@@ -253,6 +266,7 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
             expected values; None when it did not run.
         task_lost: Greatest share of a task that the golden samples lost; None if none was compared.
         peak_bytes: The most memory that the probe was seen to take; 0 when not known.
+        preparation: Proof of the preparation of pictures; None without golden pictures.
 
     Example:
         ```python
@@ -277,6 +291,7 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     worst_nrmse: float | None = None
     task_lost: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     peak_bytes: Count = 0
+    preparation: Preparation | None = None
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):

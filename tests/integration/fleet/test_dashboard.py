@@ -15,6 +15,7 @@ from edgepack.wire.messages import (
     BundleRef,
     Choice,
     Event,
+    Preparation,
     ProbeResult,
     Reported,
     ReportedModel,
@@ -33,7 +34,13 @@ HOSTILE = "</p><script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}"
 
 def hostile_report(sequence: int) -> Reported:
     bundle = BundleRef(name=HOSTILE, version=HOSTILE, release=1, digest=HOSTILE)
-    probe = ProbeResult(variant=HOSTILE, provider=HOSTILE, right=False, because=HOSTILE)
+    probe = ProbeResult(
+        variant=HOSTILE,
+        provider=HOSTILE,
+        right=False,
+        because=HOSTILE,
+        preparation=Preparation(right=None, because=f"Golden meters {HOSTILE}"),
+    )
     choice = Choice(
         wanted=HOSTILE,
         chosen=HOSTILE,
@@ -128,6 +135,8 @@ def test_nothing_hostile_bites_and_every_page_says_what_it_may_load(fleet: Fleet
         shown += "&lt;script&gt;alert(1)" in text
     assert shown >= 4, "what the device said is shown, harmless"
     device = visitor.get("/devices/cam-1").text
+    assert "<dt>Golden pictures</dt>" in device
+    assert "Golden meters" in device
     assert "Problems" in device
     assert "&#34;&#39;&gt;&lt;img src=x onerror=alert(2)&gt;{{7*7}}" in device, "in full"
 

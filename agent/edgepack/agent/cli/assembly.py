@@ -33,7 +33,7 @@ from edgepack.agent.runtime.facts_reader import FactsReader
 from edgepack.agent.runtime.first_answers import FirstAnswersStore
 from edgepack.agent.runtime.plain_files import remove_stale_plain_files
 from edgepack.agent.runtime.probe import probe_variant
-from edgepack.agent.runtime.verdicts import Verdicts, probe_cache_key
+from edgepack.agent.runtime.verdicts import Verdicts, pillow_of, probe_cache_key
 from edgepack.agent.runtime.verification import (
     FirstAnswers,
     VerificationRequest,
@@ -345,7 +345,7 @@ def _probe(
     most_bytes = config.probe.memory_bytes or int(PROBE_SHARE * facts.memory_bytes)
     limits = msgspec.structs.replace(config.probe, memory_bytes=most_bytes)
     return verdicts.get_or_probe(
-        probe_cache_key(folder.name, variant, facts, threads=threads),
+        probe_cache_key(folder.name, variant, facts, threads=threads, pillow=pillow_of(folder)),
         lambda: probe_variant(
             folder,
             variant,

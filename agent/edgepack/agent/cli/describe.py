@@ -84,6 +84,9 @@ def _describe_model(name: str, model: ModelStatus, *, is_running: bool) -> Itera
             yield f"failing   {seen}, since {_local_time(model.failing.since)}"
             yield f"          {remedy}"
         yield f"because   {active.choice.because}"
+        for probe in active.choice.probes:
+            if probe.variant == active.choice.chosen and probe.preparation is not None:
+                yield f"pictures  {probe.preparation.because}"
         if active.choice.is_fallback:
             yield f"fallback  {active.choice.wanted} was wanted"
         why = _NO_DRIFT if is_running else "no agent is running"

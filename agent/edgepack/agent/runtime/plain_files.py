@@ -24,6 +24,7 @@ from edgepack.bundle.manifest import (
     Manifest,
     Variant,
     decode_manifest,
+    is_golden,
 )
 from edgepack.errors import DeviceError
 
@@ -78,10 +79,12 @@ def plain_files(
         yield bundle_folder
         return
     content_key = _open_key(encryption, key_file)
-    names = [GOLDEN_FILE, *(entry.path for entry in variant.facts.files)]
+    names = [entry.path for entry in (*manifest.facts.files, *variant.facts.files)]
     with _folder_in_memory() as folder:
         try:
             for name in filter(manifest.is_encrypted, names):
+                if name != GOLDEN_FILE and is_golden(name) and not (bundle_folder / name).exists():
+                    continue  # Nothing but a probe needs a golden picture.
                 _decrypt(bundle_folder / name, folder / name, content_key, name)
         except OSError as error:
             raise DeviceError(

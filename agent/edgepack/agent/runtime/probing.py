@@ -11,14 +11,22 @@ import msgspec
 from edgepack.agent.runtime.child import keep_stdout_clean, take_request
 from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.runtime.plain_files import plain_files
+from edgepack.agent.runtime.preparation import prove_preparation
 from edgepack.agent.runtime.probe import ProbeRequest, wrong_result
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.agent.runtime.sessions import Tensor
 from edgepack.bundle.golden import Golden, compare_outputs, read_golden
-from edgepack.bundle.manifest import GOLDEN_FILE, Placement, Variant
+from edgepack.bundle.manifest import (
+    GOLDEN_FILE,
+    MANIFEST_FILE,
+    Manifest,
+    Placement,
+    Variant,
+    decode_manifest,
+)
 from edgepack.decoding import decode_json
 from edgepack.errors import EdgepackError
-from edgepack.wire.messages import ProbeResult
+from edgepack.wire.messages import Preparation, ProbeResult
 
 LEAST_SAMPLES = 2
 """Golden samples that every probe computes, however slow: one alone may be right by chance."""
@@ -115,19 +123,43 @@ def probe_here(request: ProbeRequest, open_variant: OpenVariant = open_session) 
     """
     try:
         bundle, variant = Path(request.bundle_folder), request.variant
-        with plain_files(bundle, variant, request.key_file) as folder:
+        manifest = _read_manifest(bundle)
+        with plain_files(bundle, variant, request.key_file, manifest) as folder:
             golden = read_golden(folder / GOLDEN_FILE)
             session = open_variant(folder, variant, threads=request.threads)
-        return judge(
-            session,
-            golden,
-            request.variant,
-            runs=request.runs,
-            golden_s=request.golden_s,
-        )
+            result = judge(session, golden, variant, runs=request.runs, golden_s=request.golden_s)
+            if manifest is None or not result.right:
+                return result
+            preparation = prove_preparation(
+                folder,
+                manifest,
+                variant,
+                golden,
+                session,
+                least=LEAST_SAMPLES,
+                limit_s=request.golden_s,
+            )
+        return _with_preparation(result, preparation)
     except (EdgepackError, ValueError) as error:
         problem = error.problem if isinstance(error, EdgepackError) else str(error)
         return wrong_result(request.variant, problem)
+
+
+def _read_manifest(bundle: Path) -> Manifest | None:
+    """Return the manifest of a bundle; None for files without a manifest."""
+    try:
+        return decode_manifest((bundle / MANIFEST_FILE).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def _with_preparation(result: ProbeResult, preparation: Preparation | None) -> ProbeResult:
+    """Return a result with the proof of the preparation; a wrong preparation is a wrong result."""
+    if preparation is None or preparation.right is not False:
+        return msgspec.structs.replace(result, preparation=preparation)
+    return msgspec.structs.replace(
+        result, right=False, because=preparation.because, preparation=preparation
+    )
 
 
 if __name__ == "__main__":

@@ -8,11 +8,13 @@ probed again. Only "right" is kept: a failure may have had a passing reason.
 
 import logging
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import msgspec
 
 from edgepack.agent.state.state_file import StateFile
+from edgepack.bundle.golden_pictures import PICTURES_FOLDER
 from edgepack.bundle.manifest import Variant
 from edgepack.versions import Format, Version
 from edgepack.wire.messages import DeviceFacts, ProbeResult
@@ -32,6 +34,7 @@ class ProbeCacheKey(msgspec.Struct, frozen=True, kw_only=True):
         hardware: Hardware of the probe.
         threads: Threads within an operator.
         system: Operating system, processor features, Python and edgepack.
+        pillow: Version of Pillow, for a bundle with golden pictures; else "".
     """
 
     digest: str
@@ -43,6 +46,7 @@ class ProbeCacheKey(msgspec.Struct, frozen=True, kw_only=True):
     hardware: str
     threads: int
     system: str
+    pillow: str = ""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,9 +66,16 @@ VERDICTS = Format("list of verdicts", _Kept, Version(1, 0))
 
 
 def probe_cache_key(
-    digest: str, variant: Variant, facts: DeviceFacts, *, threads: int
+    digest: str, variant: Variant, facts: DeviceFacts, *, threads: int, pillow: str = ""
 ) -> ProbeCacheKey:
-    """Return the cache key of a variant's probe on this device now."""
+    """Return the cache key of a variant's probe on this device now.
+
+    Args:
+        digest, variant: The probed variant.
+        facts: The device.
+        threads: Threads within an operator.
+        pillow: See `ProbeCacheKey`.
+    """
     versions = {provider.name: provider.version for provider in facts.providers}
     return ProbeCacheKey(
         digest=digest,
@@ -77,7 +88,22 @@ def probe_cache_key(
         threads=threads,
         system=f"{facts.os} {facts.firmware}, Python {facts.python}, "
         f"edgepack {facts.agent_version}, " + " ".join(facts.cpu_features),
+        pillow=pillow,
     )
+
+
+def pillow_of(bundle_folder: Path) -> str:
+    """Return the version of Pillow that prepares a bundle's golden pictures, `none` if absent.
+
+    Returns:
+        "" for a bundle without golden pictures.
+    """
+    if not (bundle_folder / PICTURES_FOLDER).is_dir():
+        return ""
+    try:
+        return metadata.version("pillow")
+    except metadata.PackageNotFoundError:
+        return "none"
 
 
 class Verdicts:

@@ -27,12 +27,12 @@ from edgepack.agent.update.offer import (
 from edgepack.agent.update.shadow_first import why_no_room
 from edgepack.bundle.chunks import raise_disk_fault
 from edgepack.bundle.manifest import (
-    GOLDEN_FILE,
     HOOKS_FOLDER,
     MANIFEST_FILE,
     SIGNATURE_FILE,
     FileEntry,
     Manifest,
+    is_golden,
 )
 from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import BundleError, DeviceError
@@ -219,7 +219,7 @@ def wanted_files(
     shared = (
         entry
         for entry in manifest.facts.files
-        if entry.path == GOLDEN_FILE
+        if is_golden(entry.path)
         or entry.path.startswith(f"{HOOKS_FOLDER}/")
         or (plan and entry.path == plan.file)
     )

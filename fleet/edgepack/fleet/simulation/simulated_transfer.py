@@ -14,7 +14,7 @@ from edgepack.agent.transfer.chunk_status import MissingChunks
 from edgepack.agent.transfer.need_scheduler import NeedScheduler
 from edgepack.agent.transfer.solving import Solved, solve
 from edgepack.bundle.chunks import chunk_digests, fixed_chunks
-from edgepack.bundle.manifest import GOLDEN_FILE, HOOKS_FOLDER, Manifest, decode_manifest
+from edgepack.bundle.manifest import HOOKS_FOLDER, Manifest, decode_manifest, is_golden
 from edgepack.errors import EdgepackError
 from edgepack.fleet.simulation.chunk_store import StoredFile
 from edgepack.fleet.simulation.port import Port
@@ -177,7 +177,7 @@ class SimulatedTransfer:
         rest = tuple(
             entry
             for entry in manifest.facts.files
-            if entry.path == GOLDEN_FILE or entry.path.startswith(f"{HOOKS_FOLDER}/")
+            if is_golden(entry.path) or entry.path.startswith(f"{HOOKS_FOLDER}/")
         )
         for entry in (*manifest.variants[0].facts.files, *rest):
             digests = chunk_digests(entry.chunks)

@@ -47,6 +47,7 @@ class BundleParts(msgspec.Struct, frozen=True, kw_only=True):
         golden: Golden samples.
         hooks: Folder of firmware hooks to ship, or None.
         firmware: Firmware artefacts to ship.
+        pictures: Golden pictures to ship: path in the bundle and file.
     """
 
     facts: BundleFacts
@@ -54,6 +55,7 @@ class BundleParts(msgspec.Struct, frozen=True, kw_only=True):
     golden: Golden
     hooks: Path | None
     firmware: tuple[ShippedFirmware, ...] = ()
+    pictures: tuple[tuple[str, Path], ...] = ()
 
 
 class LaidOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,18 +64,20 @@ class LaidOut(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         variants: Variants of the manifest.
         golden: Entry of the golden samples.
+        pictures: Entries of the golden pictures.
         hooks: Entries of the hooks and the firmware.
         deltas: Entries of deltas from older bundles.
     """
 
     variants: tuple[Variant, ...]
     golden: FileEntry
+    pictures: tuple[FileEntry, ...]
     hooks: tuple[FileEntry, ...]
     deltas: tuple[FileEntry, ...] = ()
 
 
 def lay_out(folder: Path, parts: BundleParts) -> LaidOut:
-    """Copy variants, golden samples, hooks and firmware into a bundle's folder.
+    """Copy variants, golden samples with pictures, hooks and firmware into a bundle's folder.
 
     Args:
         folder: The bundle's folder; exists and is empty.
@@ -86,9 +90,17 @@ def lay_out(folder: Path, parts: BundleParts) -> LaidOut:
     variants = tuple(_copy_variant(folder, variant) for variant in parts.variants)
     (folder / GOLDEN_FILE).parent.mkdir()
     write_golden(folder / GOLDEN_FILE, parts.golden)
+    for path, source in parts.pictures:
+        (folder / path).parent.mkdir(exist_ok=True)
+        shutil.copyfile(source, folder / path)
     hooks = _copy_hooks(folder, parts.hooks) if parts.hooks else ()
     hooks += copy_firmware(folder, parts.firmware)
-    return LaidOut(variants=variants, golden=entry(folder, GOLDEN_FILE), hooks=hooks)
+    return LaidOut(
+        variants=variants,
+        golden=entry(folder, GOLDEN_FILE),
+        pictures=tuple(entry(folder, path) for path, _ in parts.pictures),
+        hooks=hooks,
+    )
 
 
 def finish(
@@ -117,7 +129,7 @@ def finish(
         REPORT_JSON: encode_report(report),
         BILL_FILE: encode_document(compose_bill(record)),
     }
-    files = [laid_out.golden, *laid_out.hooks, *laid_out.deltas]
+    files = [laid_out.golden, *laid_out.pictures, *laid_out.hooks, *laid_out.deltas]
     files += [_write(folder, name, content) for name, content in documents.items()]
     of_variants = [file for variant in laid_out.variants for file in variant.facts.files]
     statement = encode_document(compose_statement(record, (*files, *of_variants)))

@@ -54,6 +54,7 @@ def encrypt_files(
         laid_out,
         variants=tuple(map(variant, laid_out.variants)),
         golden=encrypted(laid_out.golden),
+        pictures=tuple(map(encrypted, laid_out.pictures)),
     )
 
 

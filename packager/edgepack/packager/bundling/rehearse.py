@@ -161,10 +161,14 @@ def _rehearsed(
     is_simulator = any(it.is_simulator for it in providers if it.name == probe.provider)
     return Rehearsed(
         ran=True,
-        because=f"Ran {there}: {probe.because}",
+        because=f"Ran {there}: {probe.because}{_describe_preparation(probe)}",
         latency_ms=None if is_simulator else probe.latency_ms,
         is_simulator=is_simulator,
     )
+
+
+def _describe_preparation(probe: ProbeResult) -> str:
+    return "" if probe.preparation is None else f"; {probe.preparation.because}"
 
 
 def _probe(

@@ -55,6 +55,7 @@ class BuildSection(Section, frozen=True, kw_only=True):
     toolchain: dict[str, str] = msgspec.field(default_factory=dict)
     plain_runtimes: tuple[str, ...] = ()
     budget: str = ""
+    leave_out_pictures: bool = False
     prefer: Preference | None = None
 
     @property

@@ -48,6 +48,7 @@ metric = "mymetric:score"   # your own measure instead of the profile's: module:
 toolchain = { openvino-cpu = "intel/bin/python" }  # environment with the devices' toolchain
 plain_runtimes = ["oldest/bin/python"]  # other releases of ONNX Runtime that applications have
 prefer = "speed"        # or "size", "balanced", "device": the goal of quantization
+leave_out_pictures = true  # no pictures of the samples in the bundle
 budget = "10m"          # time for the build (s, m or h)
 """
 

@@ -229,4 +229,5 @@ def _make_parts(opened: OpenedBuild, prepared: PreparedVariants) -> BundleParts:
         golden=samples.golden,
         hooks=request.hooks,
         firmware=request.firmware,
+        pictures=samples.pictures,
     )

@@ -22,6 +22,7 @@ from edgepack.packager.samples.coverage import describe_coverage
 from edgepack.packager.samples.decoders import follow_tokens
 from edgepack.packager.samples.files import RANDOM_PREFIX, OpenedSamples, open_samples
 from edgepack.packager.samples.given_arrays import write_arrays
+from edgepack.packager.samples.golden_pictures import choose_pictures
 from edgepack.packager.samples.golden_selection import choose_golden
 from edgepack.packager.samples.later_steps import take_later_steps
 from edgepack.packager.samples.padding import follow_mask
@@ -49,6 +50,7 @@ class BuildSamples(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         golden: Some of the held-out samples, with the expected outputs.
+        pictures: Golden pictures to ship: path in the bundle and file.
         float_source: Runs the source model, for every profile.
         input_values: How each input was prepared, and its values.
         doubts: Reasons against that preparation; shown to a person first.
@@ -61,6 +63,7 @@ class BuildSamples(msgspec.Struct, frozen=True, kw_only=True):
     opened: OpenedSamples
     split: SampleSplit
     golden: Golden
+    pictures: tuple[tuple[str, Path], ...] = ()
     float_source: FloatSource
     notes: tuple[str, ...]
     input_values: tuple[InputValues, ...] = ()
@@ -142,6 +145,10 @@ def open_build_samples(
         source, split.held_out, work, progress, float_source, finds(description)
     )
     split = replace(split, golden=places)
+    pictures: tuple[tuple[str, Path], ...] = ()
+    if not request.leave_out_pictures:
+        pictures, told_of_pictures = choose_pictures(split.held_out, places)
+        notes += [told_of_pictures] if told_of_pictures else []
     reference: tuple[Feature, ...] = ()
     if request.encrypt_to:
         notes.append(
@@ -163,6 +170,7 @@ def open_build_samples(
         doubts=doubts,
         split=split,
         golden=golden,
+        pictures=pictures,
         float_source=float_source,
         notes=(*source.notes, *notes),
         captured=captured,

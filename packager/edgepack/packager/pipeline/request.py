@@ -243,6 +243,10 @@ class BuildOptions(TypedDict, total=False):
             metavar="FOLDER",
         ),
     ]
+    leave_out_pictures: Annotated[
+        bool,
+        Option("Ship no pictures of the samples; then no device proves how pictures are prepared."),
+    ]
     created_at: Annotated[
         str | None,
         Option(
@@ -291,7 +295,8 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
         output, name, version, release, created_at, builder_id, profiles, key, calibration,
             evaluation, shapes, values, metric, labels, hooks, firmware, feedback, captured,
             encrypt_to, delta_from, toolchains, plain_runtimes, allow_degraded, strict, keep_going,
-            replace, trust_config: See `BuildOptions`; "" and None stand for unset options.
+            leave_out_pictures, replace, trust_config: See `BuildOptions`; "" and None stand for
+            unset options.
         declarations, outputs: Declared inputs and outputs by name.
         declared_in: The file of the declarations.
         about, datasets: Statements of that file about the model and its data.
@@ -326,6 +331,7 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     firmware: tuple[ShippedFirmware, ...] = ()
     feedback: Path | None = None
     captured: tuple[Path, ...] = ()
+    leave_out_pictures: bool = False
     encrypt_to: tuple[Path, ...] = ()
     delta_from: tuple[Path, ...] = ()
     toolchains: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -400,6 +406,9 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
         firmware=tuple(map(parse_firmware, options.get("firmware") or config.build.firmware)),
         feedback=_path(options.get("feedback") or config.build.feedback),
         captured=tuple(map(Path, options.get("captured", ()))),
+        leave_out_pictures=(
+            options.get("leave_out_pictures", False) or config.build.leave_out_pictures
+        ),
         encrypt_to=tuple(map(Path, options.get("encrypt_to", ()))),
         delta_from=tuple(map(Path, options.get("delta_from", ()))),
         toolchains={**config.build.toolchain, **options.get("toolchains", {})},

@@ -21,6 +21,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
+from edgepack.bundle.golden_pictures import SUFFIXES
 from edgepack.errors import BuildError, PictureError
 from edgepack.packager.config.inputs import ImageInput, WantedInputs, picture_input
 from edgepack.packager.samples.checks import Fitted, fit_sample
@@ -116,7 +117,7 @@ def _open(path: Path, wanted: WantedInputs) -> RawSamples:
         suffix: [file for file in files if file.suffix == suffix] for suffix in (".npz", ".npy")
     }
     images = sorted(
-        (file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES), key=_natural
+        (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES), key=_natural
     )
     kinds = [
         f"{len(found)} {kind}" for kind, found in (*arrays.items(), ("images", images)) if found
@@ -289,9 +290,6 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
         (0, int(part), "") if part.isdigit() else (1, 0, part)
         for part in re.split(r"([0-9]+)", path.as_posix())
     ]
-
-
-IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff"})
 
 
 def read_npz(path: Path) -> dict[str, Tensor]:
