@@ -1,10 +1,12 @@
 """The unit of the repository, and the service under a real systemd in namespaces."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,13 @@ def is_ready(machine: SystemdMachine, user: str) -> bool:
     return machine.run(*asked, user=user, check=False).returncode == 0
 
 
+def examine(machine: SystemdMachine, user: str = "") -> list[dict[str, str]]:
+    ended = machine.run("edgepack-agent", "doctor", "--json", user=user, check=False)
+    assert ended.returncode == 1, ended.stderr
+    found: list[dict[str, str]] = json.loads(ended.stdout)
+    return found
+
+
 def set_up(machine: SystemdMachine) -> list[str]:
     return machine.run("edgepack-agent", "setup", "/root/cam-1.enrol").stdout.splitlines()
 
@@ -134,6 +143,13 @@ def test_a_service_is_set_up_reloaded_and_survives_hangs_and_power_cuts(
     assert files == ""
     link = machine.run("readlink", "/var/lib/edgepack/latency").stdout
     assert link.startswith("/run/edgepack/"), "the command keeps the runtime directory"
+
+    # The examination names the only problem, as root and as an application's user.
+    found = examine(machine)
+    assert {one["subject"] for one in found if one["verdict"] == "wrong"} == {"broker"}
+    assert any("camera" in one["fact"] for one in found if one["subject"] == "users")
+    unseen = examine(machine, user="camera")
+    assert next(one for one in unseen if one["subject"] == "key")["verdict"] == "warning"
 
     # SIGHUP by systemctl reload: a bad file, then a good one, and the same process.
     pid = main_pid(machine)
@@ -178,6 +194,14 @@ def test_a_service_is_set_up_reloaded_and_survives_hangs_and_power_cuts(
     assert (etc / "edgepack/device.key").exists()
 
 
+def sandboxed_providers() -> list[str]:
+    """Return the providers of this environment that need no hardware."""
+    runtime = pytest.importorskip("onnxruntime")
+    extra = ["QNNExecutionProvider"] if find_spec("onnxruntime_qnn") else []
+    kept = {"CPUExecutionProvider", "OpenVINOExecutionProvider"}
+    return [*extra, *(one for one in runtime.get_available_providers() if one in kept)]
+
+
 SANDBOXED = """#!/bin/sh
 test "$EDGEPACK_STAGE" = staged && id -un > /var/lib/edgepack/hook-ran
 """
@@ -202,7 +226,8 @@ def test_a_probe_and_hooks_work_in_the_sandbox(
     settings.write_text(settings.read_text() + '[hooks]\nfolder = "/opt/hooks"\n')
     unit = machine.run("systemctl", "cat", UNIT).stdout
     unit = unit.replace("Type=notify", "Type=oneshot").replace("Restart=always", "")
-    command = f"{PROGRAM} install /opt/one --soak 0"
+    command = f"{PROGRAM} install /opt/one --soak 0\nExecStart=-{PROGRAM} doctor --json"
+    unit += "\n[Service]\nStandardOutput=truncate:/var/lib/edgepack/found.json\n"
     unit = unit.replace(f"{PROGRAM} run", command)
     (machine.root / "etc/systemd/system/sandboxed.service").write_text(unit)
     machine.run("systemctl", "daemon-reload")
@@ -210,3 +235,7 @@ def test_a_probe_and_hooks_work_in_the_sandbox(
     assert started.returncode == 0, machine.console.read_text(errors="replace")[-3000:]
     assert (machine.root / "var/lib/edgepack/hook-ran").read_text() == "edgepack\n"
     assert "active    tiny" in machine.run("edgepack-agent", "status").stdout
+    found = json.loads((machine.root / "var/lib/edgepack/found.json").read_text())
+    facts = [one["fact"] for one in found if one["subject"] == "providers"]
+    for provider in sandboxed_providers():
+        assert any(one.startswith(provider) and "ran a small model" in one for one in facts), facts

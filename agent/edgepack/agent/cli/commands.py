@@ -5,7 +5,6 @@ Each command imports its parts: a help text starts in a tenth of the time of a d
 
 import logging
 import os
-import pwd
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgepack.agent.cli.doctor import doctor
 from edgepack.agent.cli.options import DEFAULT_CONFIG, config_option, json_option, state_dir_option
+from edgepack.agent.cli.owner import become_owner, user_name
 from edgepack.agent.cli.service import service, setup
 from edgepack.agent.config import AgentConfig, read_config
 from edgepack.agent.hooks.strays import adopt_strays, end_strays
@@ -295,7 +296,7 @@ def providers(as_json: bool) -> None:
     click.echo(json_text(facts) if as_json else describe_facts(facts))
 
 
-for command in (service, setup):
+for command in (doctor, service, setup):
     cli.add_command(command)
 
 
@@ -325,7 +326,7 @@ def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
     adopt_strays()
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     config = read_config(config_path)
-    _become_owner(Path(config.state_dir))
+    become_owner(Path(config.state_dir))
     with lock_state_dir(Path(config.state_dir)):
         try:
             yield config
@@ -335,31 +336,9 @@ def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
             end_strays()
 
 
-def _become_owner(state_dir: Path) -> None:
-    """Continue as the owner of the state folder if this is root.
-
-    The agent of a service runs as a user of its own, and could not write root's files.
-    """
-    try:
-        found = state_dir.stat()
-    except OSError:
-        return  # The lock makes the folder, or explains.
-    if os.geteuid() == 0 and found.st_uid != 0:
-        os.setgroups(os.getgrouplist(_name_of(found.st_uid), found.st_gid))
-        os.setgid(found.st_gid)
-        os.setuid(found.st_uid)
-
-
-def _name_of(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
 def _disk_error(error: OSError, what: str, place: str = "") -> DeviceError:
     if isinstance(error, PermissionError):
-        user = _name_of(os.geteuid())
+        user = user_name(os.geteuid())
         return DeviceError(
             f"user {user}, the owner of the agent's state, may not read or write a file",
             found_in=str(error.filename or place) or None,

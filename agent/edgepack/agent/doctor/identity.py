@@ -1,0 +1,143 @@
+"""Checks of the device's identity and of its fleet: certificate, key, broker."""
+
+import ssl
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from cryptography import x509
+
+from edgepack.agent.broker.address import find_ways
+from edgepack.agent.broker.credentials import tls_context
+from edgepack.agent.config import AgentConfig, BrokerConfig
+from edgepack.agent.doctor.findings import Device, Finding, ok, warn, wrong
+from edgepack.agent.enrolment.identity import ends_on, is_renewal_due, left_s, load_key, name_of
+from edgepack.bundle.certificates import UNREADABLE
+from edgepack.bundle.pkcs11_uri import is_uri
+from edgepack.errors import DeviceError
+from edgepack.web.clock import describe_invalid_time
+from edgepack.web.deadline import Deadline, answer_within
+
+_DAY_S = 24 * 3600
+_CONNECT_S = 10.0
+_ENROL = "edgepack fleet enroll {device} --replace, then edgepack-agent setup with the new package"
+
+
+def check_certificate(device: Device) -> Iterator[Finding]:
+    """Check life, name and key of the certificate, and the permissions of the key."""
+    config = device.config
+    if config is None:
+        return
+    if not config.signing_certificate:
+        yield warn(
+            "certificate", "the settings name none", "enrol the device: edgepack-agent setup"
+        )
+        return
+    path, remedy = Path(config.signing_certificate), _ENROL.format(device=config.device)
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    except PermissionError:
+        yield warn("certificate", f"this user may not read {path}", "run doctor as root")
+        return
+    except (OSError, *UNREADABLE) as error:
+        yield wrong("certificate", f"{path} cannot be read: {error}", remedy)
+        return
+    left = left_s(certificate, device.now)
+    if name_of(certificate) != config.device:
+        fact = f"it is of {name_of(certificate)[:64]!a}, and this device is {config.device!a}"
+        yield wrong("certificate", fact, remedy)
+    elif left <= 0:
+        yield wrong("certificate", f"it expired on {ends_on(certificate)}", remedy)
+    elif certificate.not_valid_before_utc.timestamp() > device.now:
+        yield wrong("certificate", "it is not valid yet by this device's clock", "set the clock")
+    elif is_renewal_due(certificate, device.now):
+        yield warn(
+            "certificate",
+            f"it ends in {left / _DAY_S:.0f} days, and its renewal is due",
+            "let the agent reach its fleet, which renews it",
+        )
+    else:
+        yield ok("certificate", f"valid for {left / _DAY_S:.0f} days, until {ends_on(certificate)}")
+    yield from _check_key(config, certificate)
+
+
+def _check_key(config: AgentConfig, certificate: x509.Certificate) -> Iterator[Finding]:
+    if not config.signing_key or is_uri(config.signing_key):
+        return
+    path = Path(config.signing_key)
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            yield wrong("key", f"other users may use {path} (mode {mode:o})", f"chmod 600 {path}")
+        key = load_key(path.read_bytes(), str(path))
+    except PermissionError:
+        yield warn("key", f"this user may not read {path}", "run doctor as root")
+    except FileNotFoundError:
+        yield wrong("key", f"there is no {path}", _ENROL.format(device=config.device))
+    except (OSError, DeviceError) as error:
+        yield wrong("key", f"{path}: {error}", _ENROL.format(device=config.device))
+    else:
+        if key.public_key() != certificate.public_key():
+            fact = f"{path} does not belong to the certificate"
+            yield wrong("key", fact, _ENROL.format(device=config.device))
+
+
+def check_broker(device: Device) -> Iterator[Finding]:
+    """Report the running agent's connection; without an agent, connect to each node.
+
+    A second connection with this device's identity would end the agent's, so none is made.
+    """
+    config, status = device.config, device.status
+    if config is None:
+        return
+    if config.broker is None:
+        yield warn("broker", "the settings name none", 'add [broker] with url = "mqtts://…"')
+        return
+    if status is not None and status.is_running and (known := status.broker):
+        minutes = (device.now - known.since) / 60
+        if known.is_connected:
+            yield ok("broker", f"{known.broker} is reached, for {minutes:.0f} minutes")
+        else:
+            because = known.because or "no reason is known yet"
+            yield wrong(
+                "broker",
+                f"{known.broker} is not reached, for {minutes:.0f} minutes: {because}",
+                "check network, firewall and broker.url; models serve meanwhile",
+            )
+        return
+    yield from _try_broker(config.broker, config.device)
+
+
+def _try_broker(broker: BrokerConfig, name: str) -> Iterator[Finding]:
+    try:
+        ways = find_ways(broker)
+        context = tls_context(broker, name) if ways[0].address.is_tls else None
+    except PermissionError:
+        yield warn("broker", "this user may not read its TLS files", "run doctor as root")
+        return
+    except DeviceError as error:
+        yield wrong("broker", error.problem, error.remedy or f"correct {error.found_in}")
+        return
+    for way in ways:
+        title = way.address.title
+        if way.proxy is not None:
+            yield warn("broker", f"{title} is behind a proxy", "start the agent, which connects")
+            continue
+        try:
+            _connect(way.address.host, way.address.port, context)
+        except OSError as error:
+            because = describe_invalid_time(error, time.time()) or str(error)
+            yield wrong(
+                "broker", f"{title} is not reached: {because}", "check network and broker.url"
+            )
+        else:
+            yield ok("broker", f"{title} accepts connections; no agent is connected")
+
+
+def _connect(host: str, port: int, context: ssl.SSLContext | None) -> None:
+    deadline = Deadline(answer_within(_CONNECT_S))
+    with deadline.connect(host, port).leave_deadline() as opened:
+        opened.settimeout(_CONNECT_S)
+        if context is not None:
+            context.wrap_socket(opened, server_hostname=host).close()
