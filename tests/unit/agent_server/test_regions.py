@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.agent.inference_protocol.messages import TensorParameters
+from edgepack.agent.inference_protocol.messages import (
+    RegionStatus,
+    RegisterRequest,
+    TensorParameters,
+)
 from edgepack.agent.server.http_messages import HttpError
 from edgepack.agent.server.peers import find_peer_uid
 from edgepack.agent.server.regions import (
@@ -16,8 +20,6 @@ from edgepack.agent.server.regions import (
     MAX_REGIONS,
     MAX_USERS,
     Regions,
-    RegionStatus,
-    RegisterRequest,
 )
 
 OWN, OTHER = os.getuid(), 12345

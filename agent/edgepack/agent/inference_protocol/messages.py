@@ -154,6 +154,69 @@ class SequenceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     choice: Choice
 
 
+class RegionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A registered region, as reported to clients."""
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+
+
+class RegisterRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Place of a region: a POSIX shared memory object, and bytes in it."""
+
+    key: str
+    byte_size: int
+    offset: int = 0
+
+
+class ServerMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """Metadata of the server."""
+
+    name: str
+    version: str
+    extensions: tuple[str, ...]
+
+
+class Live(msgspec.Struct, frozen=True, kw_only=True):
+    """State of the server: false if an inference hangs."""
+
+    live: bool
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """State of all models: false if one does not serve."""
+
+    ready: bool
+
+
+class ModelReady(msgspec.Struct, frozen=True, kw_only=True):
+    """State of a model."""
+
+    name: str
+    ready: bool
+
+
+class ModelNames(msgspec.Struct, frozen=True, kw_only=True):
+    """Names of the models that serve."""
+
+    models: list[str]
+
+
+class ModelIndex(msgspec.Struct, frozen=True, kw_only=True):
+    """State of a model; `reason` says why the model does not serve."""
+
+    name: str
+    version: str = ""
+    state: str
+    reason: str = ""
+
+
+class Empty(msgspec.Struct, frozen=True):
+    """Answer without content."""
+
+
 class ErrorAnswer(msgspec.Struct, frozen=True):
     """Answer to a request that failed: problem, place and remedy in one text."""
 

@@ -14,10 +14,13 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
-from edgepack.agent.inference_protocol.messages import TensorParameters
+from edgepack.agent.inference_protocol.messages import (
+    RegionStatus,
+    RegisterRequest,
+    TensorParameters,
+)
 from edgepack.agent.server.http_messages import HttpError
 
 FOLDER = Path("/dev/shm")
@@ -25,23 +28,6 @@ MAX_REGIONS = 128
 """Regions of a user, at most."""
 MAX_USERS = 8
 _MAX_NAME = 255
-
-
-class RegionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered region, as reported to clients."""
-
-    name: str
-    key: str
-    offset: int
-    byte_size: int
-
-
-class RegisterRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Place of a region: a POSIX shared memory object, and bytes in it."""
-
-    key: str
-    byte_size: int
-    offset: int = 0
 
 
 class _Region(NamedTuple):

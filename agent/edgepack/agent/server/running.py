@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgepack.agent.config import AgentConfig
+from edgepack.agent.server.answers import Answers
 from edgepack.agent.server.connection import Request
 from edgepack.agent.server.hosting import Hosting
 from edgepack.agent.server.http_messages import Response
@@ -57,7 +58,7 @@ async def _serve(config: AgentConfig, *, until_stdin_ends: bool) -> bool:
         hung_s=config.watch.hung_s,
     )
     metrics = ServerMetrics(config, hosting)
-    routes = Routes(hosting, metrics.answer, config.server.origins)
+    routes = Routes(Answers(hosting, metrics.answer), config.server.origins)
     listeners = Listeners(socket_folder(state_dir), config.server, routes.handle)
     metrics.listeners = listeners
     await listeners.start()

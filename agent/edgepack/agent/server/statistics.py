@@ -55,6 +55,12 @@ class ModelStatistics(msgspec.Struct, kw_only=True):
     batch_stats: tuple[str, ...] = ()
 
 
+class Statistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Statistics of models."""
+
+    model_stats: list[ModelStatistics]
+
+
 class Stopwatch:
     """Times of a request, nanoseconds of the process's clock.
 

@@ -1,0 +1,284 @@
+"""Answers of the model server's operations; see `operations`."""
+
+import importlib.metadata
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from edgepack.agent.inference_protocol.messages import (
+    EXTENSIONS,
+    PLATFORM,
+    SERVER_NAME,
+    Live,
+    ModelFacts,
+    ModelIndex,
+    ModelMetadata,
+    ModelNames,
+    ModelReady,
+    Ready,
+    RegisterRequest,
+    SequenceAnswer,
+    SequenceRequest,
+    ServerMetadata,
+    TensorMetadata,
+)
+from edgepack.agent.inference_protocol.tensors import datatype_of, describe_shape
+from edgepack.agent.runtime.sessions import SessionTensor
+from edgepack.agent.server.connection import Exchange, Request, error_response
+from edgepack.agent.server.hosted_model import HostedModel, Inference
+from edgepack.agent.server.hosting import Hosting
+from edgepack.agent.server.http_messages import HttpError, Response
+from edgepack.agent.server.inferring import (
+    Decoded,
+    check_outputs,
+    decode_request,
+    encode_response,
+)
+from edgepack.agent.server.openapi import describe_operations
+from edgepack.agent.server.regions import Regions
+from edgepack.agent.server.statistics import Statistics, Stopwatch
+from edgepack.decoding import decode_json
+from edgepack.errors import EdgepackError
+
+log = logging.getLogger(__name__)
+
+_EMPTY, _FAULT = b"{}", "fault in edgepack: see the server's log"
+
+
+class Call(NamedTuple):
+    """Request with the open parts of its path.
+
+    Attributes:
+        request: The request.
+        exchange: Takes the response.
+        names: Open parts of the path, in order.
+    """
+
+    request: Request
+    exchange: Exchange
+    names: tuple[str, ...]
+
+
+Act = Callable[[Call], Response | None]
+"""Answers a request at once, or takes care of the response and returns None."""
+
+
+class Answers:
+    """Answers of all operations; used by the event loop's thread alone.
+
+    Args:
+        hosting: The models.
+        render_metrics: Returns the response for `/metrics`.
+    """
+
+    def __init__(self, hosting: Hosting, render_metrics: Callable[[Request], Response]) -> None:
+        self._hosting, self._render_metrics = hosting, render_metrics
+        self._regions = Regions()
+        self._version = importlib.metadata.version("edgepack")
+
+    def describe_server(self, call: Call) -> Response:
+        """Describe the server."""
+        return _json(ServerMetadata(name=SERVER_NAME, version=self._version, extensions=EXTENSIONS))
+
+    def describe_api(self, call: Call) -> Response:
+        """Describe all operations."""
+        return Response(200, (describe_operations(),))
+
+    def render_metrics(self, call: Call) -> Response:
+        """Return metrics for Prometheus."""
+        return self._render_metrics(call.request)
+
+    def list_models(self, call: Call) -> Response:
+        """List the models that serve."""
+        return _json(ModelNames(models=sorted(self._hosting.models)))
+
+    def answer_live(self, call: Call) -> Response:
+        """Return status 503 if an inference hangs."""
+        is_live = self._hosting.is_live
+        return _json(Live(live=is_live), 200 if is_live else 503)
+
+    def answer_ready(self, call: Call) -> Response:
+        """Return status 503 if a model does not serve."""
+        is_ready = self._hosting.is_ready
+        return _json(Ready(ready=is_ready), 200 if is_ready else 503)
+
+    def answer_model(self, call: Call) -> Response:
+        """Return that a model serves."""
+        return _json(ModelReady(name=self._model(call).name, ready=True))
+
+    def describe_model(self, call: Call) -> Response:
+        """Describe a model and its release."""
+        model = self._model(call)
+        serving = model.follower.serving
+        metadata = ModelMetadata(
+            name=model.name,
+            versions=[serving.pointer.bundle.version],
+            platform=PLATFORM,
+            inputs=_tensors(serving.session.inputs),
+            outputs=_tensors(serving.session.outputs),
+            parameters=ModelFacts(
+                bundle=serving.pointer.bundle,
+                choice=serving.pointer.choice,
+                inputs=serving.session.inputs,
+                outputs=serving.session.outputs,
+                troubles=model.follower.troubles,
+            ),
+        )
+        return _json(metadata)
+
+    def answer_statistics(self, call: Call) -> Response:
+        """Return the statistics of a model."""
+        return _statistics([self._model(call)])
+
+    def answer_all(self, call: Call) -> Response:
+        """Return the statistics of all models."""
+        return _statistics(list(self._hosting.models.values()))
+
+    def list_repository(self, call: Call) -> Response:
+        """List all models with their states."""
+        rows = [
+            ModelIndex(name=name, version=model.bundle.version, state="READY")
+            for name, model in self._hosting.models.items()
+        ]
+        rows += [
+            ModelIndex(name=name, state="UNAVAILABLE", reason=because)
+            for name, because in self._hosting.pending.items()
+        ]
+        return _json(rows)
+
+    def _model(self, call: Call) -> HostedModel:
+        """Return the model that a path names, with its version if any.
+
+        Raises:
+            HttpError: The model, or the version, does not serve.
+        """
+        model = self._hosting.find(call.names[0])
+        if len(call.names) > 1 and call.names[1] != model.bundle.version:
+            raise HttpError(
+                404,
+                f"model '{model.name}' serves version {model.bundle.version}, not "
+                f"{call.names[1][:100]!a}",
+            )
+        return model
+
+    def infer(self, call: Call) -> Response | None:
+        """Run an inference; the answer may come later."""
+        watch = Stopwatch()
+        model = self._model(call)
+        try:
+            decoded = decode_request(call.request, self._regions)
+            message = decoded.message
+            check_outputs(
+                message, tuple(one.name for one in model.follower.serving.session.outputs)
+            )
+            settings = message.parameters
+            session, sequence = None, str(settings.sequence_id or "")
+            if sequence:
+                if settings.sequence_start:
+                    model.begin_sequence(sequence)
+                session = model.find_sequence(sequence)
+            watch.read()
+            inference = Inference(decoded.feeds, session, watch)
+
+            def answer(inference: Inference) -> None:
+                try:
+                    response = self._answer(model, decoded, inference)
+                except HttpError as error:
+                    response = error_response(error)
+                except Exception:  # the outermost loop of what peers can cause
+                    log.exception("model=%s an answer fails because of a fault", model.name)
+                    response = error_response(HttpError(500, _FAULT))
+                watch.add_to(model.statistics, is_good=response.status == 200)
+                if sequence and settings.sequence_end:
+                    model.end_sequence(sequence)
+                call.exchange.respond(response)
+
+            cancel = model.submit(inference, answer)
+        except HttpError:
+            watch.add_to(model.statistics, is_good=False)
+            raise
+        if cancel is not None:
+            call.exchange.on_lost(cancel)
+        return None
+
+    def _answer(self, model: HostedModel, decoded: Decoded, inference: Inference) -> Response:
+        """Return the answer to an inference that has run.
+
+        Raises:
+            HttpError: The inference failed.
+        """
+        error = inference.error
+        if isinstance(error, ValueError):
+            raise HttpError(400, str(error)) from error
+        if isinstance(error, EdgepackError):
+            raise HttpError(500, str(error)) from error
+        if error is not None:
+            log.error("model=%s an inference fails because of a fault", model.name, exc_info=error)
+            raise HttpError(500, _FAULT) from error
+        if inference.bundle is None:
+            raise HttpError(503, "the server stops", retry_s=1)
+        version = inference.bundle.version
+        return encode_response(decoded, inference.outputs, model.name, version, self._regions)
+
+    def begin_sequence(self, call: Call) -> Response:
+        """Begin a sequence."""
+        model, asked = self._model(call), _decode(call.request, SequenceRequest)
+        session = model.begin_sequence(asked.sequence_id, asked.hold_s)
+        return _json(
+            SequenceAnswer(
+                sequence_id=asked.sequence_id, bundle=session.bundle, choice=session.choice
+            )
+        )
+
+    def end_sequence(self, call: Call) -> Response:
+        """End a sequence; ignore an unknown one."""
+        self._hosting.find(call.names[0]).end_sequence(call.names[1])
+        return Response(200, (_EMPTY,))
+
+    def register(self, call: Call) -> Response:
+        """Register a region of shared memory."""
+        asked = _decode(call.request, RegisterRequest)
+        self._regions.register(call.names[0], asked, call.request.find_peer())
+        return Response(200, (_EMPTY,))
+
+    def unregister(self, call: Call) -> Response:
+        """Forget a region, or all regions of the user."""
+        self._regions.unregister("".join(call.names), call.request.find_peer())
+        return Response(200, (_EMPTY,))
+
+    def list_regions(self, call: Call) -> Response:
+        """List a region, or all regions of the user."""
+        return _json(self._regions.statuses("".join(call.names), call.request.find_peer()))
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(status, (msgspec.json.encode(value),))
+
+
+def _tensors(tensors: tuple[SessionTensor, ...]) -> list[TensorMetadata]:
+    return [
+        TensorMetadata(
+            name=tensor.name, datatype=datatype_of(tensor.dtype), shape=describe_shape(tensor)
+        )
+        for tensor in tensors
+    ]
+
+
+def _decode(request: Request, kind: type[Any]) -> Any:
+    """Return the JSON of a small request.
+
+    Raises:
+        HttpError: The JSON is malformed.
+    """
+    try:
+        return decode_json(bytes(request.body), kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise HttpError(400, f"the JSON of the request is malformed: {error}") from error
+
+
+def _statistics(models: list[HostedModel]) -> Response:
+    for model in models:
+        model.statistics.version = model.bundle.version
+    return _json(Statistics(model_stats=[model.statistics for model in models]))

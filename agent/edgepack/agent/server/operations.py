@@ -1,0 +1,125 @@
+"""Operations of the model server: a row for each method and path.
+
+Routes and the OpenAPI description come from this table.
+"""
+
+from typing import Any, NamedTuple
+
+from edgepack.agent.inference_protocol.messages import (
+    Empty,
+    InferRequest,
+    InferResponse,
+    Live,
+    ModelIndex,
+    ModelMetadata,
+    ModelNames,
+    ModelReady,
+    Ready,
+    RegionStatus,
+    RegisterRequest,
+    SequenceAnswer,
+    SequenceRequest,
+    ServerMetadata,
+)
+from edgepack.agent.server.statistics import Statistics
+
+
+class Operation(NamedTuple):
+    """Operation of the server.
+
+    Attributes:
+        name: Name of the function that answers.
+        method: Of HTTP.
+        path: Path; open parts are in braces.
+        text: Summary.
+        gives: Type of the answer; None for a text.
+        takes: Type of the request's JSON; None without a body.
+    """
+
+    name: str
+    method: str
+    path: str
+    text: str
+    gives: Any
+    takes: Any = None
+
+
+_SHARED = "/v2/systemsharedmemory"
+_FIRST = (
+    Operation("describe_server", "GET", "/v2", "Describe the server.", ServerMetadata),
+    Operation("describe_api", "GET", "/v2/openapi.json", "Describe all operations.", dict),
+    Operation("answer_live", "GET", "/v2/health/live", "Return whether the server works.", Live),
+    Operation("answer_ready", "GET", "/v2/health/ready", "Return whether all models serve.", Ready),
+    Operation("list_models", "GET", "/v2/models", "List the models that serve.", ModelNames),
+    Operation("answer_all", "GET", "/v2/models/stats", "Return all statistics.", Statistics),
+    Operation(
+        "list_repository",
+        "POST",
+        "/v2/repository/index",
+        "List all models with their states.",
+        list[ModelIndex],
+    ),
+    Operation("render_metrics", "GET", "/metrics", "Return metrics for Prometheus.", None),
+    Operation(
+        "begin_sequence",
+        "POST",
+        "/v2/models/{model}/sequences",
+        "Begin inferences that run on one release.",
+        SequenceAnswer,
+        SequenceRequest,
+    ),
+    Operation(
+        "end_sequence",
+        "POST",
+        "/v2/models/{model}/sequences/{sequence}/end",
+        "End a sequence.",
+        Empty,
+    ),
+    Operation(
+        "list_regions",
+        "GET",
+        f"{_SHARED}/status",
+        "List regions of shared memory.",
+        list[RegionStatus],
+    ),
+    Operation(
+        "list_regions",
+        "GET",
+        f"{_SHARED}/region/{{region}}/status",
+        "Return a region of shared memory.",
+        list[RegionStatus],
+    ),
+    Operation(
+        "register",
+        "POST",
+        f"{_SHARED}/region/{{region}}/register",
+        "Register a region of shared memory.",
+        Empty,
+        RegisterRequest,
+    ),
+    Operation(
+        "unregister",
+        "POST",
+        f"{_SHARED}/region/{{region}}/unregister",
+        "Forget a region of shared memory.",
+        Empty,
+    ),
+    Operation(
+        "unregister",
+        "POST",
+        f"{_SHARED}/unregister",
+        "Forget all regions of the user.",
+        Empty,
+    ),
+)
+_OF_MODELS = tuple(
+    row._replace(path=place + row.path)
+    for place in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
+    for row in (
+        Operation("describe_model", "GET", "", "Describe a model.", ModelMetadata),
+        Operation("answer_model", "GET", "/ready", "Return whether a model serves.", ModelReady),
+        Operation("answer_statistics", "GET", "/stats", "Return statistics.", Statistics),
+        Operation("infer", "POST", "/infer", "Run an inference.", InferResponse, InferRequest),
+    )
+)
+OPERATIONS = (*_FIRST, *_OF_MODELS)
