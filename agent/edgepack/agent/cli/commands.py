@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgepack.agent.cli.doctor import doctor
+from edgepack.agent.cli.models import bench, env, explain, infer
 from edgepack.agent.cli.options import DEFAULT_CONFIG, config_option, json_option, state_dir_option
 from edgepack.agent.cli.owner import become_owner, user_name
 from edgepack.agent.cli.service import service, setup
@@ -296,7 +297,7 @@ def providers(as_json: bool) -> None:
     click.echo(json_text(facts) if as_json else describe_facts(facts))
 
 
-for command in (doctor, service, setup):
+for command in (bench, doctor, env, explain, infer, service, setup):
     cli.add_command(command)
 
 

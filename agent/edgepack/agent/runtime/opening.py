@@ -118,7 +118,7 @@ def open_model_file(
     options = _make_options(runtime, entries, threads, log_severity)
     asked: list[Any] | None = None
     if known.plugin is not None and provider not in _built_in_without_plugin(runtime, known):
-        filled = _fill_in(known.plugin, device, settings.provider_options)
+        filled = fill_in_options(known.plugin, device, settings.provider_options)
         options.add_provider_for_devices(_devices(runtime, known, device), filled)
     else:
         if provider not in runtime.get_available_providers():
@@ -195,7 +195,9 @@ def _devices(runtime: ModuleType, known: providers.Known, kind: str) -> list[Any
     return same or devices
 
 
-def _fill_in(plugin: providers.Plugin, device: str, options: Mapping[str, str]) -> dict[str, str]:
+def fill_in_options(
+    plugin: providers.Plugin, device: str, options: Mapping[str, str]
+) -> dict[str, str]:
     """Return a variant's provider options, completed with facts of this device."""
     filled = dict(options)
     if plugin.backend_options and not any(name in filled for name in plugin.backend_options):

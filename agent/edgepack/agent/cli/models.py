@@ -1,0 +1,160 @@
+"""Commands about a serving model."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from edgepack.agent.cli.options import config_option, json_option, state_dir_option
+from edgepack.json_text import json_text
+
+
+@click.command()
+@click.argument("name")
+@config_option
+@state_dir_option
+@json_option
+def env(name: str, config_path: Path, state_dir: Path | None, as_json: bool) -> None:
+    """Print path, provider, options and digest of model NAME, for an application's own runtime.
+
+    The lines are assignments for a shell. The files' digests are checked first. The path belongs to
+    a release: ask again after an update, for example in a hook.
+
+    \b
+    Example:
+      eval "$(edgepack-agent env ocr)" && my-runtime "$EDGEPACK_MODEL_PATH"
+    """
+    from edgepack.agent.model_commands.environment import read_serving_files, shell_lines
+
+    found = read_serving_files(_place(config_path, state_dir), name)
+    click.echo(json_text(found) if as_json else shell_lines(found))
+
+
+@click.command()
+@click.argument("name")
+@config_option
+@state_dir_option
+@json_option
+def explain(name: str, config_path: Path, state_dir: Path | None, as_json: bool) -> None:
+    """Show why a release, variant and provider of model NAME serve, with all candidates.
+
+    \b
+    Example:
+      edgepack-agent explain ocr
+    """
+    from edgepack.agent.model_commands.explanation import describe_explanation
+    from edgepack.agent.model_commands.explanation import explain as find
+
+    found = find(_place(config_path, state_dir), name)
+    click.echo(json_text(found) if as_json else describe_explanation(found))
+
+
+@click.command()
+@click.argument("name")
+@config_option
+@state_dir_option
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.1, max=600),
+    default=3.0,
+    show_default=True,
+    help="Length of the measurement.",
+)
+@json_option
+def bench(
+    name: str, config_path: Path, state_dir: Path | None, seconds: float, as_json: bool
+) -> None:
+    """Measure the latency of model NAME's serving variant on this device.
+
+    Golden samples run in a process of their own, next to the applications. The result shows the
+    latencies now, at the probe before the switch, and of applications in the last hour.
+
+    \b
+    Example:
+      edgepack-agent bench ocr --seconds 10
+    """
+    from edgepack.agent.model_commands.bench import describe_bench, measure
+    from edgepack.text import printable_lines
+
+    place, threads = _place(config_path, state_dir), _threads(config_path)
+    found = measure(place, name, seconds=seconds, threads=threads)
+    click.echo(json_text(found) if as_json else printable_lines(describe_bench(found)))
+
+
+@click.command()
+@click.argument("name")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@config_option
+@state_dir_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File for the whole outputs (.npz).",
+)
+@json_option
+def infer(
+    name: str,
+    file: Path,
+    config_path: Path,
+    state_dir: Path | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Run model NAME once on the arrays in FILE (.npz by input name, or .npy for a single input).
+
+    The inference counts in no statistics.
+
+    \b
+    Example:
+      edgepack-agent infer ocr line.npy
+    """
+    from edgepack.agent.model_commands.inference import infer as run
+    from edgepack.agent.runtime.child import redirect_stdout
+    from edgepack.text import printable_lines
+
+    place, threads = _place(config_path, state_dir), _threads(config_path)
+    with redirect_stdout() as answer:  # Native libraries print, too.
+        found, outputs = run(place, name, file, threads=threads)
+        if output is not None:
+            from edgepack.bundle.plain_arrays import encode_arrays
+            from edgepack.durable import write_file
+
+            write_file(output, encode_arrays(outputs), lasting=False)
+        lines = [
+            f"{found.name} {found.version}: {found.variant} on {found.provider}, "
+            f"{found.latency_ms:.3g} ms"
+        ]
+        for one in found.outputs:
+            shape = ", ".join(map(str, one.shape))
+            lines.append(f"{one.name}  {one.dtype} [{shape}]  {_first(one.values)}")
+        text = json_text(found) if as_json else printable_lines(lines)
+        answer.write(text.encode() + b"\n")
+    sys.stdout.flush()
+
+
+def _first(values: list[object]) -> str:
+    """Return the first values of an output, as text."""
+    shown = (f"{one:.6g}" if isinstance(one, float) else str(one) for one in values[:8])
+    return " ".join(shown) + (" …" if len(values) > 8 else "")
+
+
+def _place(config_path: Path, state_dir: Path | None) -> Path:
+    """Return the state folder of an option, of the settings, or the default."""
+    from edgepack.agent.config import read_config
+    from edgepack.agent.state.models import DEFAULT_STATE_DIR
+
+    if state_dir is not None:
+        return state_dir
+    return Path(read_config(config_path).state_dir) if config_path.exists() else DEFAULT_STATE_DIR
+
+
+def _threads(config_path: Path) -> int:
+    """Return the threads of the settings; 0 if this user cannot read the settings."""
+    from edgepack.agent.config import read_config
+    from edgepack.errors import EdgepackError
+
+    try:
+        return read_config(config_path).providers.threads
+    except EdgepackError:
+        return 0

@@ -1,0 +1,127 @@
+"""An inference of the serving variant on arrays of a file."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from edgepack.agent.model_commands.serving import find_serving
+from edgepack.agent.runtime.sessions import SessionTensor, Tensor
+from edgepack.agent.runtime.slot_opening import open_slot
+from edgepack.bundle.plain_arrays import read_arrays
+from edgepack.errors import DeviceError
+
+MAX_SHOWN = 1000
+"""Values of an output that are shown, at most."""
+
+
+class OutputValues(msgspec.Struct, frozen=True, kw_only=True):
+    """Output of an inference.
+
+    Attributes:
+        name, dtype, shape: The tensor.
+        values: Its first values, in C order; NaN and infinity are None.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    values: list[Any]
+
+
+class Inference(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of an inference.
+
+    Attributes:
+        name, version, variant, provider: The variant that ran.
+        latency_ms: Duration of the second run, milliseconds.
+        outputs: The outputs.
+    """
+
+    name: str
+    version: str
+    variant: str
+    provider: str
+    latency_ms: float
+    outputs: tuple[OutputValues, ...]
+
+
+def infer(
+    state_dir: Path, name: str, file: Path, *, threads: int
+) -> tuple[Inference, dict[str, Tensor]]:
+    """Run the serving variant on the arrays of a file; the inference counts in no statistics.
+
+    Args:
+        state_dir: The agent's state folder.
+        name: The model.
+        file: `.npz` with an array for every input, by name, or `.npy` for a single input.
+        threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
+
+    Returns:
+        The result, and the whole outputs by name.
+
+    Raises:
+        EdgepackError: Nothing serves, the variant cannot run, or the arrays do not fit.
+    """
+    pointer = find_serving(state_dir, name)
+    given = _read(file)
+    opened = open_slot(state_dir, pointer.digest, pointer.choice.chosen, threads=threads)
+    inputs = opened.session.inputs
+    feeds = given if isinstance(given, dict) else {one.name: given for one in inputs[:1]}
+    try:
+        opened.session.run(feeds)
+        outputs, latency_ms = opened.session.run_timed(feeds)
+    except ValueError as error:
+        raise DeviceError(
+            str(error), found_in=str(file), remedy=f"the model takes {_describe(inputs)}"
+        ) from error
+    result = Inference(
+        name=name,
+        version=pointer.bundle.version,
+        variant=pointer.choice.chosen,
+        provider=pointer.choice.provider,
+        latency_ms=latency_ms,
+        outputs=tuple(_shown(one, value) for one, value in outputs.items()),
+    )
+    return result, outputs
+
+
+def _read(file: Path) -> dict[str, Tensor] | Tensor:
+    """Read the arrays of a file; no code of the file runs.
+
+    Raises:
+        DeviceError: The file is missing or malformed.
+    """
+    try:
+        if file.suffix == ".npz":
+            return read_arrays(file, file.stat().st_size)
+        # Mapped: a header that promises more than the file has is rejected before any memory.
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
+        return np.array(array)
+    except (OSError, ValueError, EOFError, MemoryError) as error:
+        because = error.strerror if isinstance(error, OSError) else error
+        raise DeviceError(
+            f"the arrays cannot be read: {because}",
+            found_in=str(file),
+            remedy="write the file by numpy.savez(file, x=array), or by numpy.save(file, array)",
+        ) from error
+
+
+def _describe(inputs: tuple[SessionTensor, ...]) -> str:
+    shapes = (
+        f"{one.name}: {one.dtype} [{', '.join(str(size) or '?' for size in one.shape)}]"
+        for one in inputs
+    )
+    return "; ".join(shapes)
+
+
+def _shown(name: str, value: Tensor) -> OutputValues:
+    array = np.asarray(value)
+    first = array.ravel()[:MAX_SHOWN].tolist()
+    return OutputValues(
+        name=name,
+        dtype=str(array.dtype),
+        shape=array.shape,
+        values=[None if isinstance(one, float) and not np.isfinite(one) else one for one in first],
+    )
