@@ -5,6 +5,7 @@ releases.
 import errno
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,6 +15,7 @@ import pytest
 from edgepack.agent.broker.report import make_report
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.telemetry.collector import Collected, Trouble
+from edgepack.agent.update import slot_scrubber
 from edgepack.bundle import chunks
 from edgepack.errors import BundleError
 from edgepack.wire.messages import Desired
@@ -272,13 +274,22 @@ class FailingDisk:
         read = chunks.open_regular
 
         def open_regular(path: Path) -> BinaryIO:
-            if not self.fails or folder not in path.parents:
+            if not self.fails or folder not in (path, *path.parents):
                 return read(path)
             self.reads += 1
             error = OSError(errno.EIO, os.strerror(errno.EIO), str(path))
             raise BundleError("cannot read it", found_in=str(path)) from error
 
         monkeypatch.setattr(chunks, "open_regular", open_regular)
+        read_at = os.pread
+
+        def pread(descriptor: int, size: int, offset: int) -> bytes:
+            path = Path(f"/proc/self/fd/{descriptor}").readlink()
+            if not self.fails or folder not in (path, *path.parents):
+                return read_at(descriptor, size, offset)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+        monkeypatch.setattr(os, "pread", pread)
 
 
 def pass_seconds(device: World, seconds: int) -> None:
@@ -349,6 +360,19 @@ def test_a_variant_that_could_not_be_read_for_a_while_serves_again(
     assert world.models.troubles == ()
 
 
+@pytest.mark.parametrize("part", ["model", "", "manifest.json"])
+def test_a_newer_release_replaces_one_that_cannot_be_read(
+    world: World, releases: Releases, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    world.updater.orders.offer(releases.two.order(2))
+    assert world.settle() == "COMMITTED"
+    FailingDisk(monkeypatch, world.state_dir / "slots" / releases.two.ref.digest / part)
+    world.updater.orders.offer(releases.three.order(3))
+    pass_seconds(world, 200)
+    assert serving(world).digest == releases.three.ref.digest
+    assert world.updater.journal.state == "COMMITTED"
+
+
 def test_a_variant_whose_slot_turns_out_intact_serves_again(
     world: World, releases: Releases
 ) -> None:
@@ -367,6 +391,51 @@ def test_a_variant_whose_slot_turns_out_intact_serves_again(
     assert serving(world).choice == pointer.choice
     assert world.updater.journal.state == "COMMITTED"
     assert world.models.troubles == ()
+
+
+def test_an_intact_slot_serves_again_although_nobody_sends_its_files(
+    world: World, releases: Releases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.updater.orders.offer(releases.two.order(2))
+    assert world.settle() == "COMMITTED"
+    folder = world.state_dir / "slots" / releases.two.ref.digest / "model"
+    disk = FailingDisk(monkeypatch, folder)
+    world.link.spoil = lambda _index, _content: None
+    world.said_at_rest = [
+        Collected(troubles=(Trouble(model="tiny", because="it cannot be opened"),))
+    ]
+    pass_seconds(world, 200)
+    assert serving(world).digest == releases.one.ref.digest
+    world.restart()
+    pass_seconds(world, 100)
+    assert serving(world).digest == releases.one.ref.digest
+    disk.fails = False
+    pass_seconds(world, 100)
+    assert serving(world).digest == releases.two.ref.digest
+    assert world.updater.journal.state == "COMMITTED"
+
+
+def test_a_fault_that_begins_long_after_the_start_is_noticed_too(
+    world: World, releases: Releases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No process opens the model, and the daily read is far away."""
+    world.updater.orders.offer(releases.two.order(2))
+    assert world.settle() == "COMMITTED"
+    pass_seconds(world, 100)
+    folder = world.state_dir / "slots" / releases.two.ref.digest
+    disk, stamps = FailingDisk(monkeypatch, folder), slot_scrubber._stamp
+
+    def stamp(of: Path) -> Iterator[tuple[str, int, int, int, int]]:
+        if disk.fails and of == folder:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(of))
+        yield from stamps(of)
+
+    monkeypatch.setattr(slot_scrubber, "_stamp", stamp)
+    pass_seconds(world, 100)
+    assert serving(world).digest == releases.one.ref.digest
+    disk.fails = False
+    pass_seconds(world, 100)
+    assert serving(world).digest == releases.two.ref.digest
 
 
 def test_rot_of_a_release_that_nobody_sends_again_leaves_something_serving(

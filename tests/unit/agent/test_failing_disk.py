@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from edgepack.agent.state import lock
 from tests.simulators.failing_updates import Request, Result
 from tests.simulators.faulty_disk import FaultyDisk, build_library
 from tests.simulators.world import World
@@ -84,3 +85,18 @@ def test_a_disk_that_stops_working_at_any_moment_is_reported_and_the_update_goes
     assert not result.problems, next(iter(result.problems.items()))
     assert result.hit > result.tried * 0.9
     assert result.silent == ()
+
+
+def test_a_state_folder_whose_lock_cannot_be_checked_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check, waits = lock._keep_strangers_out, list[str]()
+
+    def fail(state_dir: Path, path: Path, descriptor: int) -> None:
+        monkeypatch.setattr(lock, "_keep_strangers_out", check)
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(state_dir))
+
+    monkeypatch.setattr(lock, "_keep_strangers_out", fail)
+    with lock.lock_when_disk_works(tmp_path, 0.0, lambda because, _: waits.append(because)):
+        assert lock.is_locked(tmp_path)
+    assert waits == ["cannot use the state folder: Input/output error"]

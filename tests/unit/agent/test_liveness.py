@@ -1,5 +1,6 @@
 """Processes register the models they hold: deaths, hangs and silence are evidence in a soak."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -146,6 +147,16 @@ def test_stopped_process_has_no_heartbeat(tmp_path: Path) -> None:
     registration.close()
     registration.update(digest="x")
     assert HolderWatch(tmp_path).look() == Holders()
+
+
+def test_a_registry_that_cannot_be_read_at_the_start_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Path) -> bool:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), "latency")
+
+    monkeypatch.setattr(Path, "exists", fail)
+    assert "Input/output error" in open_holders(tmp_path)
 
 
 def test_a_power_cut_is_no_death_and_hostile_files_are_ignored(tmp_path: Path) -> None:

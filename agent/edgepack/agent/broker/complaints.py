@@ -3,15 +3,19 @@ attempt.
 """
 
 import logging
+import ssl
 import threading
 import time
 from collections.abc import Callable
 
 from edgepack.agent.broker.silence import ANSWER_S
+from edgepack.web.clock import describe_invalid_time
 
 log = logging.getLogger(__name__)
 
 REPEAT_S = 60.0
+_NOT_TRUSTED = (18, 19, 20, 21)
+"""Of OpenSSL: the certificate or its authority is self-signed, or the authority is not known."""
 SILENT = "it takes connections and does not answer"
 
 
@@ -55,3 +59,17 @@ class Complaints:
         cause = explain() if explain else ""
         self._note(cause or because)
         log.warning("broker %s: %s; trying on", self._title, cause or because)
+
+
+def describe_failure(error: BaseException | None) -> str:
+    """Return why the broker was not reached, with the remedy where one is known."""
+    if invalid := describe_invalid_time(error, time.time()):
+        return invalid
+    if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _NOT_TRUSTED:
+        return (
+            f"its certificate is not trusted ({error.verify_message}): "
+            "ca_file in [broker] names its authority"
+        )
+    if isinstance(error, TimeoutError) and "handshake" in str(error):
+        return SILENT
+    return str(error or "") or "unknown reason"

@@ -23,7 +23,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from edgepack.agent.broker.address import find_ways
-from edgepack.agent.broker.complaints import SILENT, Complaints
+from edgepack.agent.broker.complaints import SILENT, Complaints, describe_failure
 from edgepack.agent.broker.credentials import read_password, tls_context
 from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox
 from edgepack.agent.broker.quick_client import QuickClient
@@ -32,7 +32,7 @@ from edgepack.agent.broker.takeovers import TakeoverCounter
 from edgepack.agent.config import AgentConfig, BrokerConfig
 from edgepack.agent.state.broker_state import BrokerStateNote
 from edgepack.errors import DeviceError, SignatureError
-from edgepack.web.clock import describe_invalid_time, describe_own_certificate
+from edgepack.web.clock import describe_own_certificate
 from edgepack.wire import topics
 from edgepack.wire.messages import Message, Reported, Session, encode
 from edgepack.wire.router import Router
@@ -325,10 +325,7 @@ class Connection:
         is_handshake = isinstance(error, ssl.SSLError | ConnectionResetError)
         is_refused_here = isinstance(error, ssl.SSLCertVerificationError)
         explain = self._explain if is_handshake and not is_refused_here else None
-        if invalid := describe_invalid_time(error, time.time()):
-            self._complaints.say(f"cannot reach the broker: {invalid}")
-            return
-        self._complaints.say(f"cannot reach the broker: {error or 'unknown reason'}", explain)
+        self._complaints.say(f"cannot reach the broker: {describe_failure(error)}", explain)
 
     def _on_disconnect(
         self,

@@ -127,9 +127,9 @@ def open_holders(state_dir: Path) -> str:
         Why processes cannot register, as a sentence; "" without a problem.
     """
     for folder in holders_folders(state_dir):
-        if not folder.parent.exists() and folder.parent != state_dir:
-            continue  # There is no runtime directory.
         try:
+            if not folder.parent.exists() and folder.parent != state_dir:
+                continue  # There is no runtime directory.
             if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
                 put_aside(folder)
             folder.mkdir(exist_ok=True)

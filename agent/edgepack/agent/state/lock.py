@@ -43,14 +43,12 @@ def lock_state_dir(state_dir: Path) -> Iterator[None]:
             put_aside(path)
         descriptor = _open_lock(state_dir, path)
     except OSError as error:
-        cure = "run the agent as a user who may write there, or change state_dir"
-        raise DeviceError(
-            f"cannot use the state folder: {error.strerror}",
-            found_in=str(state_dir),
-            remedy=disk_remedy(error) if is_disk_fault(error) else cure,
-        ) from error
+        raise _unusable(state_dir, error) from error
     try:
-        _keep_strangers_out(state_dir, path, descriptor)
+        try:
+            _keep_strangers_out(state_dir, path, descriptor)
+        except OSError as error:
+            raise _unusable(state_dir, error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -69,6 +67,15 @@ def lock_state_dir(state_dir: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _unusable(state_dir: Path, error: OSError) -> DeviceError:
+    cure = "run the agent as a user who may write there, or change state_dir"
+    return DeviceError(
+        f"cannot use the state folder: {error.strerror}",
+        found_in=str(state_dir),
+        remedy=disk_remedy(error) if is_disk_fault(error) else cure,
+    )
 
 
 def _open_lock(state_dir: Path, path: Path) -> int:

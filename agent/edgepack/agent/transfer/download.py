@@ -69,6 +69,7 @@ class Download:
         self._is_patched = False
         self._descriptors: dict[int, int] = {}
         self._made: set[int] = set()
+        self._unread: set[int] = set()
         self._unflushed: set[int] = set()
         self._unnoted_bytes = 0
         self._note_at = time.monotonic() + NOTE_EVERY_S
@@ -91,6 +92,11 @@ class Download:
     def lacking_bytes(self) -> int:
         """Bytes that are missing."""
         return self._lacking_bytes
+
+    @property
+    def has_unread(self) -> bool:
+        """True if the disk failed to read chunks that are missing now: they may be there."""
+        return any(self._lacking[file] for file in self._unread)
 
     def allocated_bytes(self) -> int:
         """Return disk that the wanted files take already."""
@@ -320,6 +326,7 @@ class Download:
             {
                 entry.sha256: pack_bits(self._held(file), len(self._digests[file]))
                 for file, entry in enumerate(self._files)
+                if file not in self._unread or not self._lacking[file]
             },
         )
 
@@ -360,9 +367,11 @@ class Download:
 
     def _is_there(self, file: int, index: int) -> bool:
         """Return True if a chunk is present; an unreadable chunk is written again."""
-        with contextlib.suppress(OSError):
+        try:
             return self._has_digest(file, index)
-        return False
+        except OSError:
+            self._unread.add(file)
+            return False
 
     def _has_digest(self, file: int, index: int) -> bool:
         return hashlib.sha256(self._read(file, index)).digest() == self._digests[file][index]

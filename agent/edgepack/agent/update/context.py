@@ -113,6 +113,7 @@ class Scratch(msgspec.Struct):
     is_open: bool = False
     taken: tuple[Taken, ...] = ()
     was_rechecked: bool = False
+    reopen_at: float = 0.0
     need_scheduler: NeedScheduler | None = None
     was_told_complete: bool = False
     came_bytes: int = 0

@@ -41,6 +41,8 @@ from edgepack.halt import Halt
 log = logging.getLogger(__name__)
 
 MEMORY_WAIT_S = 1.0
+READ_AGAIN_S = 30.0
+"""Seconds until chunks that the disk failed to read are read again, while nobody sends them."""
 
 
 def judge_offer(context: UpdateContext) -> Step:
@@ -187,7 +189,7 @@ def _fetch(context: UpdateContext) -> Step:
     folder = deps.slots.folder(context.digest)
     download = _open_download(context)
     if held_up := context.request_missing(download):
-        return held_up
+        return _read_again(context, download, held_up)
     try:
         context.run_in_background(
             "finish", lambda halt: _finish(download, folder, deps.trust, halt)
@@ -208,6 +210,21 @@ def _fetch(context: UpdateContext) -> Step:
         flow_s = scratch.need_scheduler.flow_s
         because += f"; {scratch.came_bytes} came in {flow_s:.3f} s"
     return Ended(outcome="success", because=because)
+
+
+def _read_again(context: UpdateContext, download: Download, wait: Wait) -> Wait:
+    """Read chunks again after a while, if the disk failed to read them: they may be there."""
+    scratch, now = context.scratch, context.now()
+    if not download.has_unread:
+        return wait
+    if not scratch.reopen_at:
+        scratch.reopen_at = now + READ_AGAIN_S
+    elif now >= scratch.reopen_at:
+        _close_download(context)
+        scratch.reopen_at = 0.0
+        return Wait(seconds=0.0)
+    seconds = scratch.reopen_at - now
+    return Wait(seconds=seconds if wait.seconds is None else min(seconds, wait.seconds))
 
 
 def wanted_files(

@@ -16,11 +16,11 @@ def variant_bytes(variant: Variant) -> int:
 
 
 def serving_bytes(slots: Slots, pointer: ActivePointer | None) -> int:
-    """Return the memory of a pointer's release; 0 without a readable pointer."""
-    content = slots.read_file(pointer.digest, MANIFEST_FILE) if pointer else None
-    if pointer is None or content is None:
+    """Return the memory of a pointer's release; 0 without a release whose manifest can be read."""
+    if pointer is None:
         return 0
     try:
+        content = slots.read_file(pointer.digest, MANIFEST_FILE) or b""
         return variant_bytes(decode_manifest(content).variant(pointer.choice.chosen))
-    except (BundleError, KeyError):
+    except (BundleError, KeyError, OSError):
         return 0

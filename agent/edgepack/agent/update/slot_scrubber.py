@@ -119,6 +119,7 @@ class SlotScrubber:
                     self._glance(updater, updater.active, now)
                 except OSError as error:
                     self._glance_error = error
+                    self._add([updater.name])  # A fault that lasts is damage.
 
     def _glance(self, updater: Updater, active: ActivePointer, now: float) -> None:
         """Check presence and type of every file, where anything changed since the last glance."""

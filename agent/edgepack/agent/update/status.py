@@ -15,6 +15,7 @@ from edgepack.agent.telemetry.failing import Failing, read_failing
 from edgepack.agent.telemetry.journal import read_drift
 from edgepack.agent.update.journal import read_journal
 from edgepack.bundle.slot import check_presence
+from edgepack.durable import disk_remedy
 from edgepack.errors import BundleError, DeviceError
 from edgepack.wire.messages import BundleRef, Drift, RunModel, Watched
 
@@ -131,5 +132,5 @@ def _slot_fault(state_dir: Path, active: ActivePointer) -> str:
     except BundleError as error:
         return error.problem
     except OSError as error:
-        return f"its slot cannot be read now: {error.strerror}"
+        return f"its slot cannot be read now: {error.strerror} ({disk_remedy(error)})"
     return ""

@@ -44,10 +44,20 @@ IsReleased = Callable[[BundleRef], bool]
 
 
 class Obstacle(NamedTuple):
-    """The reason why a device cannot go back, and whether the reason is a withdrawn release."""
+    """Obstacle to a device's way back.
+
+    Attributes:
+        because: Reason.
+        is_withdrawn: Whether the reason is a withdrawn release.
+        remedy: What a person can do.
+    """
 
     because: str
     is_withdrawn: bool = False
+    remedy: str = "edgepack fleet devices"
+
+
+NOBODY = Obstacle("no device runs it")
 
 
 class Plan(NamedTuple):
@@ -118,7 +128,8 @@ def rollback(
     check_settings(request)
     plan = _plan(session, request, is_released)
     if refusal := _refusal(plan):
-        raise FleetError(refusal, found_in=request.what, remedy="edgepack fleet devices")
+        remedy = next(iter(plan.staying), NOBODY).remedy
+        raise FleetError(refusal, found_in=request.what, remedy=remedy)
     # 1.
     publications: tuple[Publication, ...] = ()
     if plan.ended is not None and plan.ended.state != "ABORTED":
@@ -262,7 +273,12 @@ def _divide(
         if runs is not None and not is_running_it:
             obstacle = Obstacle(f"{title(runs)} serves there by now")
         elif other is not None and other is not ended:
-            obstacle = Obstacle(f"in rollout {name_of(other.number)}, which is {other.state}")
+            name = name_of(other.number)
+            because, remedy = (
+                f"in rollout {name}, which is {other.state}",
+                "edgepack rollout rollback",
+            )
+            obstacle = Obstacle(because, remedy=f"{remedy} {name}")
         elif kept is None:
             obstacle = Obstacle("it keeps no release to go back to")
         elif not _is_held(session, kept):
@@ -310,7 +326,7 @@ def _refusal(plan: Plan) -> str:
     """Return why no device can roll back; a rollout without commits can still be ended."""
     if plan.going or (plan.ended and plan.ended.state != "ABORTED" and not plan.staying):
         return ""
-    reason = next(iter(plan.staying), Obstacle("no device runs it")).because
+    reason = next(iter(plan.staying), NOBODY).because
     return f"no device can go back from {full_title(plan.release.bundle)}: {reason}"
 
 
