@@ -9,12 +9,10 @@ import pytest
 
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.packager import build
-from edgepack.tasks.description import ModelDescription, TaskOutputs
 from tests.integration.api_pages import examples, run_examples
 from tests.integration.test_quantize_qnn import DIGITS
 from tests.simulators.pointers import write_pointer
-from tests.unit.agent_runtime.examples import install_model
-from tests.unit.pictures.drawn import described, noise
+from tests.unit.agent_runtime.examples import install_documented
 
 PACKAGES = ("packager", "agent", "fleet")
 
@@ -62,12 +60,7 @@ def test_the_packagers_page_runs_from_top_to_bottom(
 def test_the_agents_page_runs_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part = TaskOutputs(task="classification", outputs=("y",), class_names=("a", "b", "c", "d"))
-    picture = described(height=8, width=8)
-    meaning = ModelDescription(parts=(part,), inputs=(picture,))
-    pointer = install_model(tmp_path, 1, scale=1.0, name="defects", description=meaning)
-    write_pointer(tmp_path, pointer)
-    noise(9, 12).save(tmp_path / "part.png")
+    write_pointer(tmp_path, install_documented(tmp_path, tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EDGEPACK_STATE_DIR", str(tmp_path))
     assert run_examples("agent")["outputs"]["y"].shape

@@ -38,6 +38,15 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
         name: Name of the class, or `class 3` without names.
         number: Number of the class.
         score: Probability, 0 … 1; 1 where the model gives only the class.
+
+    Example:
+        ```python
+        from edgepack.agent import Label, open_model
+
+        with open_model("defects") as model:
+            best: Label = model.classify("part.png", top=1)[0]
+            print(best.name, best.score)
+        ```
     """
 
     name: str
@@ -52,6 +61,15 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
         name, number, score: See `Label`.
         left, top, right, bottom: Pixels of the picture, from its upper left corner; of an answer to
             arrays, pixels of the input.
+
+    Example:
+        ```python
+        from edgepack.agent import Box
+
+
+        def area(box: Box) -> float:
+            return (box.right - box.left) * (box.bottom - box.top)
+        ```
     """
 
     name: str
@@ -76,6 +94,15 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         vector: Embedding without the axis of the batch; None without such a task.
         outputs: All outputs of the model by name.
         frame: Place of the picture in the input; None for arrays.
+
+    Example:
+        ```python
+        from edgepack.agent import Answer, open_model
+
+        with open_model("defects") as model:
+            answer: Answer = model.run_image("part.png")
+            print(answer.labels, answer.outputs["y"])
+        ```
     """
 
     labels: tuple[Label, ...] = ()

@@ -84,6 +84,15 @@ class ModelDescription(
         parts: Outputs by task; no output is in two parts.
         inputs: Inputs whose preparation is known; an input that takes arrays as they are is not
             here.
+
+    Example:
+        ```python
+        from edgepack.agent import ModelDescription, open_model
+
+        with open_model("defects") as model:
+            described: ModelDescription = model.description
+            print(described.picture, described.parts[0].class_names)
+        ```
     """
 
     parts: Annotated[tuple[TaskOutputs, ...], msgspec.Meta(max_length=MAX_PARTS)] = ()

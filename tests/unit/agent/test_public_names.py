@@ -10,7 +10,7 @@ import pytest
 
 import edgepack.agent
 from tests.simulators.pointers import write_pointer
-from tests.unit.agent_runtime.examples import install_model
+from tests.unit.agent_runtime.examples import install_documented
 
 DOCUMENTED = {
     name: getattr(edgepack.agent, name) for name in edgepack.agent.__all__ if name != "Tensor"
@@ -68,7 +68,8 @@ def test_a_type_checker_knows_the_names_in_an_application_elsewhere(tmp_path: Pa
 def test_every_public_name_has_an_example_that_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0, name="defects"))
+    write_pointer(tmp_path, install_documented(tmp_path, tmp_path))
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EDGEPACK_STATE_DIR", str(tmp_path))
     (example,) = re.findall(r"```python\n(.*?)\n *```", DOCUMENTED[name].__doc__ or "", re.S)
     exec(compile(textwrap.dedent(example), name, "exec"), {})
