@@ -36,6 +36,7 @@ from edgepack.packager.config.inputs import described_inputs
 from edgepack.packager.pipeline.build_record import compose_record
 from edgepack.packager.pipeline.build_samples import OpenedBuild, open_build_samples
 from edgepack.packager.pipeline.check_request import CheckedRequest, check_request
+from edgepack.packager.pipeline.folder_facts import add_folder_facts
 from edgepack.packager.pipeline.open_model import open_model, wanted_inputs
 from edgepack.packager.pipeline.refusal import TimeEndedError
 from edgepack.packager.pipeline.report_composition import add_times, compose_report
@@ -143,6 +144,7 @@ def _build(checked: CheckedRequest, request: BuildRequest, progress: Progress) -
         with declared, checked.deadline.interrupting():
             watched = checked.deadline.watch(progress)
             source = open_model(request, checked.profiles, work, watched)  # 2
+            request, source = add_folder_facts(request, source)
             samples = open_build_samples(request, source, checked.profiles, work, watched)  # 3
         opened = OpenedBuild(request=request, source=source, samples=samples)
         prepared = prepare_variants(opened, checked, work, process, progress)  # 4

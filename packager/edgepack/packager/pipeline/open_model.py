@@ -19,6 +19,7 @@ from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.shape_advice import Shapes, refuse_open_shapes
 from edgepack.packager.source.watched_outputs import watch_before_postprocessing
 from edgepack.packager.tasks.describe import with_heads
+from edgepack.tasks.description import NOTHING_KNOWN
 
 
 def open_model(
@@ -44,8 +45,11 @@ def open_model(
         for profile in profiles:
             check_shapes(source, profile, request)
     model = hold_weights(source.model, work / "source.weights")
-    source = replace(source, model=model).with_parts(*declared_parts(request.outputs))
+    told = source.description.parts
+    source = replace(source, model=model, description=NOTHING_KNOWN)
+    source = source.with_parts(*declared_parts(request.outputs))
     if request.metric is None and request.labels is None:  # these know what outputs mean
+        source = source.with_parts(*told)
         source = watch_before_postprocessing(source)
         source = with_heads(source, request.outputs)
     return source

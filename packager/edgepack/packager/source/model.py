@@ -68,6 +68,8 @@ class SourceModel(msgspec.Struct, frozen=True, kw_only=True):
         opset: Version of the default operator set.
         notes: Notes on the model for a person, a sentence each.
         stated: Statements in its own files.
+        folder: The Hugging Face folder of the model; None for other models.
+        labels: Names of classes in this folder, in their order.
     """
 
     path: Path
@@ -82,6 +84,8 @@ class SourceModel(msgspec.Struct, frozen=True, kw_only=True):
     watched: tuple[str, ...] = ()
     description: ModelDescription = NOTHING_KNOWN
     stated: StatedFacts = StatedFacts()
+    folder: Path | None = None
+    labels: tuple[str, ...] = ()
 
     def with_parts(self, *parts: TaskOutputs) -> "SourceModel":
         """Return the model with more of its outputs described."""

@@ -16,8 +16,8 @@ from edgepack.tasks.description import (
     TaskOutputs,
 )
 
-_BY_METADATA = ("classification", "probabilities", "detections", "segmentation")
-_OF_ROWS = ("classification", "probabilities")
+_BY_METADATA = ("classification", "probabilities", "threshold", "detections", "segmentation")
+_OF_ROWS = ("classification", "probabilities", "threshold")
 
 
 def with_class_names(
@@ -33,7 +33,7 @@ def with_class_names(
         declarations: Declared outputs; declared names count before the metadata's.
     """
     metadata = {entry.key: entry.value for entry in source.model.metadata_props}
-    known = read_class_names(metadata)
+    known = read_class_names(metadata) or source.labels
     if len(known) > MAX_CLASS_NAMES or len(set(known)) < len(known):
         known = ()
     widths = {spec.name: spec.shape[-1] for spec in source.outputs if spec.shape}

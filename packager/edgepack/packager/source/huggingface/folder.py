@@ -17,6 +17,9 @@ from edgepack.packager.source.fixed_inputs import Numbers
 from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.source.stated_facts import combine, read_model_card
 from edgepack.python_child import python_command
+from edgepack.tasks.description import MAX_CLASS_NAME, MAX_CLASS_NAMES, TaskOutputs
+from edgepack.tasks.level import THRESHOLD
+from edgepack.text import printable
 
 EXTRA = "huggingface"
 CONFIG = "config.json"
@@ -26,6 +29,8 @@ _OPSET = 17
 """Old enough for every profile; LayerNormalization is one operator from here on."""
 
 _NEEDED = ("optimum-onnx", "torch")
+_CLASSIFIERS = ("ForImageClassification", "ForSequenceClassification")
+_LOGITS = "logits"
 _TIMEOUT_S = 3600.0
 _MANUAL = "optimum-cli export onnx --model {folder} --task TASK OUT, then edgepack build OUT/…"
 
@@ -49,11 +54,47 @@ def open_source(
         BuildError: The model cannot be exported, or cannot be built.
     """
     if not is_model_folder(model):
-        return load_source(model, shapes, values)
+        return _with_folder(load_source(model, shapes, values), model.parent)
     exported, note = export_folder(model, work / "exported", progress)
     source = load_source(exported, shapes, values)
     stated = combine(read_model_card(model), source.stated)
-    return replace(source, notes=(note, *source.notes), stated=stated)
+    return _with_folder(replace(source, notes=(note, *source.notes), stated=stated), model)
+
+
+def _with_folder(source: SourceModel, folder: Path) -> SourceModel:
+    """Return the model with its Hugging Face folder, and the task and names that the folder states.
+
+    A classifier's only output gives `logits`: classes that exclude each other, or scores for each.
+    """
+    config = _read_config(folder)
+    if not config.get("model_type"):
+        return source
+    source = replace(source, folder=folder, labels=_read_labels(config))
+    architectures = config.get("architectures")
+    named = architectures[:1] if isinstance(architectures, list) else []
+    is_classifier = any(str(name).endswith(_CLASSIFIERS) for name in named)
+    is_classifier = is_classifier and len(source.labels) > 1
+    if not is_classifier or [spec.name for spec in source.outputs] != [_LOGITS]:
+        return source
+    is_of_each = config.get("problem_type") == "multi_label_classification"
+    part = TaskOutputs(
+        task="threshold" if is_of_each else "classification",
+        outputs=(_LOGITS,),
+        source="metadata",
+        settings={THRESHOLD: 0.0} if is_of_each else {},
+    )
+    return source.with_parts(part)
+
+
+def _read_labels(config: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the names of classes; () if unreadable, or not one for each class."""
+    found = config.get("id2label")
+    if not isinstance(found, dict) or len(found) > MAX_CLASS_NAMES:
+        return ()
+    names = [found.get(str(number)) for number in range(len(found))]
+    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        return ()
+    return tuple(printable(" ".join(str(name).split()))[:MAX_CLASS_NAME] for name in names)
 
 
 def is_model_folder(path: Path) -> bool:
