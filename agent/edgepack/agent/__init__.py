@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edgepack.agent.serving.model import Model, open_model
     from edgepack.agent.serving.model_session import ModelSession
     from edgepack.errors import BundleError, DeviceError, EdgepackError, PictureError
-    from edgepack.pictures.answers import Answer, Box, Label
+    from edgepack.pictures.results import Answer, Box, Label
     from edgepack.tasks.description import ModelDescription
     from edgepack.wire.messages import BundleRef, Choice, ProbeResult
 
@@ -45,14 +45,14 @@ __all__ = [
 
 _MODULES = {
     "BoundCall": "edgepack.agent.serving.bound",
-    "Answer": "edgepack.pictures.answers",
-    "Box": "edgepack.pictures.answers",
+    "Answer": "edgepack.pictures.results",
+    "Box": "edgepack.pictures.results",
     "BundleError": "edgepack.errors",
     "BundleRef": "edgepack.wire.messages",
     "Choice": "edgepack.wire.messages",
     "DeviceError": "edgepack.errors",
     "EdgepackError": "edgepack.errors",
-    "Label": "edgepack.pictures.answers",
+    "Label": "edgepack.pictures.results",
     "Model": "edgepack.agent.serving.model",
     "ModelDescription": "edgepack.tasks.description",
     "ModelSession": "edgepack.agent.serving.model_session",

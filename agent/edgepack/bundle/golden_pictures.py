@@ -11,6 +11,7 @@ from typing import NamedTuple
 from edgepack.bundle.metadata import FileEntry
 from edgepack.errors import BundleError
 
+GOLDEN_FILE = "golden/golden.npz"
 PICTURES_FOLDER = "golden/pictures"
 MOST_PICTURES = 64
 MOST_PICTURE_BYTES = 8_000_000
@@ -33,6 +34,11 @@ class GoldenPicture(NamedTuple):
     path: str
     sample: int
     row: int
+
+
+def is_golden(path: str) -> bool:
+    """Return True for the golden samples, and for the pictures that they were prepared from."""
+    return path == GOLDEN_FILE or path.startswith(f"{PICTURES_FOLDER}/")
 
 
 def picture_path(sample: int, row: int, suffix: str) -> str:

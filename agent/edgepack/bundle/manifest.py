@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from edgepack.bundle.features import check_features
-from edgepack.bundle.golden_pictures import PICTURES_FOLDER, golden_pictures
+from edgepack.bundle.golden_pictures import GOLDEN_FILE, golden_pictures, is_golden
 from edgepack.bundle.metadata import (
     FORMAT_MINOR,
     FORMAT_VERSION,
@@ -64,12 +64,12 @@ __all__ = [
     "VariantFacts",
     "decode_manifest",
     "encode_manifest",
+    "is_golden",
 ]
 
 MANIFEST_FILE = "manifest.json"
 SIGNATURE_FILE = "model.sig"
 COMPONENT = "model"
-GOLDEN_FILE = "golden/golden.npz"
 HOOKS_FOLDER = "hooks"
 FIRMWARE_FOLDER = "firmware"
 
@@ -126,9 +126,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         raise KeyError(name)
 
     def is_encrypted(self, path: str) -> bool:
-        """Return True if a file is: in an encrypted bundle all of the variants, and the golden
-        samples with their pictures.
-        """
+        """Return True for variants, golden samples and pictures of an encrypted bundle."""
         if self.facts.encryption is None:
             return False
         return path.startswith(f"{COMPONENT}/") or is_golden(path)
@@ -183,11 +181,6 @@ class _Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layout: str
     components: _Components
     additional_metadata: _BundleMetadata
-
-
-def is_golden(path: str) -> bool:
-    """Return True for the golden samples, and for the pictures that they were prepared from."""
-    return path == GOLDEN_FILE or path.startswith(f"{PICTURES_FOLDER}/")
 
 
 def is_executable(path: str) -> bool:

@@ -5,13 +5,14 @@ the input. So applications, the model server and other programs give the same an
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from edgepack.pictures.frame import Frame
+from edgepack.pictures.results import Answer, Box, Label
 from edgepack.tasks.arrays import Floats, Outputs, Tensor
 from edgepack.tasks.description import ModelDescription, TaskOutputs
 from edgepack.tasks.detections.decoding import PICTURE_BITS, find_boxes
@@ -22,6 +23,8 @@ from edgepack.tasks.sketch import as_probabilities, finite_values
 from edgepack.tasks.text.decoding import read_text
 from edgepack.tasks.text.head import TextHead
 
+_Head = TypeVar("_Head", DetectionHead, TextHead)
+
 MOST_LABELS = 5
 
 UNSEEN = -1
@@ -29,89 +32,6 @@ UNSEEN = -1
 
 _OF_CELLS = ("centernet", "text-map")
 """Layouts whose boxes are in cells of a map."""
-
-
-class Label(msgspec.Struct, frozen=True, kw_only=True):
-    """Class with its score.
-
-    Attributes:
-        name: Name of the class, or `class 3` without names.
-        number: Number of the class.
-        score: Probability, 0 … 1; 1 where the model gives only the class.
-
-    Example:
-        ```python
-        from edgepack.agent import Label, open_model
-
-        with open_model("defects") as model:
-            best: Label = model.classify("part.png", top=1)[0]
-            print(best.name, best.score)
-        ```
-    """
-
-    name: str
-    number: int
-    score: float
-
-
-class Box(msgspec.Struct, frozen=True, kw_only=True):
-    """Object in a picture.
-
-    Attributes:
-        name, number, score: See `Label`.
-        left, top, right, bottom: Pixels of the picture, from its upper left corner; of an answer to
-            arrays, pixels of the input.
-
-    Example:
-        ```python
-        from edgepack.agent import Box
-
-
-        def area(box: Box) -> float:
-            return (box.right - box.left) * (box.bottom - box.top)
-        ```
-    """
-
-    name: str
-    number: int
-    score: float
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Answer of a model to a picture.
-
-    Attributes:
-        labels: Classes, the highest score first; () without such a task.
-        boxes: Objects, the highest score first.
-        text: Text; None without such a task.
-        areas: int32 (height, width) of the picture: the class of each pixel, -1 where the model
-            does not see the picture; of one probability 1 for the foreground. None without such a
-            task.
-        vector: Embedding without the axis of the batch; None without such a task.
-        outputs: All outputs of the model by name.
-        frame: Place of the picture in the input; None for arrays.
-
-    Example:
-        ```python
-        from edgepack.agent import Answer, open_model
-
-        with open_model("defects") as model:
-            answer: Answer = model.run_image("part.png")
-            print(answer.labels, answer.outputs["y"])
-        ```
-    """
-
-    labels: tuple[Label, ...] = ()
-    boxes: tuple[Box, ...] = ()
-    text: str | None = None
-    areas: npt.NDArray[np.int32] | None = None
-    vector: npt.NDArray[Any] | None = None
-    outputs: Outputs
-    frame: Frame | None = None
 
 
 class _Ability(NamedTuple):
@@ -212,7 +132,7 @@ def detect(
         ValueError: The model finds no objects.
     """
     part = _choose(description, outputs, "detect")
-    head = DetectionHead.of(part)
+    head = _open_head(part, DetectionHead.of)
     boxes = find_boxes(head, outputs)
     is_wanted = boxes.scores >= (head.facts.named if least is None else least)
     boxes = boxes.pick(is_wanted & (boxes.classes < (1 << PICTURE_BITS)))
@@ -243,7 +163,7 @@ def read(description: ModelDescription, outputs: Outputs) -> str:
         ValueError: The model reads no text, or the bundle does not list its characters.
     """
     part = _choose(description, outputs, "read")
-    head = TextHead.of(part)
+    head = _open_head(part, TextHead.of)
     if not part.class_names:
         raise ValueError(
             f"the bundle lists no characters of output '{head.output}': class_names in "
@@ -337,6 +257,20 @@ def _choose(
         names = ", ".join(part.outputs[0] for part in scored)
         raise ValueError(f"several outputs give classes: {names}; name one, output='…'")
     return scored[0]
+
+
+def _open_head(part: TaskOutputs, open_head: Callable[[TaskOutputs], _Head]) -> _Head:
+    """Return how outputs are decoded.
+
+    Raises:
+        ValueError: The bundle's settings are malformed, or of a newer edgepack.
+    """
+    try:
+        return open_head(part)
+    except msgspec.ValidationError as error:
+        raise ValueError(
+            f"the {part.task} of '{part.outputs[0]}' are not known: {error}"
+        ) from error
 
 
 def _name(part: TaskOutputs, number: int) -> str:

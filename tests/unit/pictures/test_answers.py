@@ -175,6 +175,14 @@ def test_a_question_for_another_task_says_what_the_model_does() -> None:
         answers.detect(model, {"other": np.zeros(1)})
 
 
+@pytest.mark.parametrize("task", ["detections", "text"])
+def test_settings_of_a_newer_release_are_an_error_in_words(task: str) -> None:
+    model = _model(task, "o", names=("a",), layout="newer", blank="x")
+    ask = answers.detect if task == "detections" else answers.read
+    with pytest.raises(ValueError, match=f"the {task} of 'o' are not known"):
+        ask(model, {"o": np.zeros((1, 4, 4), np.float32)})
+
+
 def test_all_answers_of_a_model_come_together() -> None:
     both = _model("detections", "o", **_HEAD).with_parts(
         TaskOutputs(task="embedding", outputs=("v",))

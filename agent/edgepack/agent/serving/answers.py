@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor
 from edgepack.pictures import answers
-from edgepack.pictures.answers import MOST_LABELS, Answer, Box, Label
+from edgepack.pictures.answers import MOST_LABELS
 from edgepack.pictures.decode import PictureSource
 from edgepack.pictures.frame import Frame
 from edgepack.pictures.prepare import prepare_picture
+from edgepack.pictures.results import Answer, Box, Label
 from edgepack.tasks.description import ModelDescription
 
 Question = PictureSource | Mapping[str, Tensor]
