@@ -50,7 +50,7 @@ def keep(folder: Path, variant: Variant) -> tuple[KeptSession, Opened]:
     """A session of the variant as it lies there, kept."""
     kept = KeptSession()
     opened = Opened(
-        model_file=variant.model_file,
+        path=folder / variant.folder / variant.model_file,
         digests=digests_of(folder / variant.folder),
         settings=settings_of(variant),
         session=RememberingSession(open_session(folder, variant)),

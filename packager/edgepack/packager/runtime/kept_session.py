@@ -18,6 +18,7 @@ from edgepack.agent.runtime.opening import ProviderSettings, open_session, setti
 from edgepack.agent.runtime.probing import ProbedSession
 from edgepack.agent.runtime.sessions import Session, Tensor
 from edgepack.bundle.manifest import Placement, Variant
+from edgepack.packager.runtime.provider_session import run_of_provider
 from edgepack.packager.tensors.sequence import digest_of
 
 
@@ -81,6 +82,14 @@ class RememberingSession:
             slowest_s = max(slowest_s, time.monotonic() - began_s)
         return outputs
 
+    def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Run inputs without remembering the outputs; unknown inputs are left out.
+
+        Raises:
+            DeviceError: The provider failed.
+        """
+        return run_of_provider(self._session)(feeds)
+
     def run_timed(self, feeds: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
         """Run inputs and measure the time; see `Session.run_timed`."""
         return self._given.get(digest_of(feeds)) or self._session.run_timed(feeds)
@@ -90,13 +99,13 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """A model that was opened in this process.
 
     Attributes:
-        model_file: Its name.
+        path: Its file.
         digests: SHA-256 of each file that lay in its folder, hex, by POSIX path below that.
         settings: Settings of the session.
         session: Result of the session and of the trial.
     """
 
-    model_file: str
+    path: Path
     digests: Mapping[str, str]
     settings: ProviderSettings
     session: RememberingSession
@@ -109,7 +118,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
         }
         return (
             files == self.digests
-            and variant.model_file == self.model_file
+            and variant.model_file == self.path.name
             and settings_of(variant) == self.settings
         )
 
@@ -123,6 +132,13 @@ class KeptSession:
     def keep(self, opened: Opened) -> None:
         """Keep a session in place of the previous session."""
         self._opened = opened
+
+    def find(self, path: Path, settings: ProviderSettings) -> RememberingSession | None:
+        """Return the kept session if it has this path and these settings."""
+        kept = self._opened
+        if kept is None or (kept.path, kept.settings) != (path, settings):
+            return None
+        return kept.session
 
     def open_variant(self, bundle_folder: Path, variant: Variant, *, threads: int) -> ProbedSession:
         """Return the session that is kept, where the variant is the same; else another, opened

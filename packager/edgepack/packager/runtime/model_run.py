@@ -8,10 +8,10 @@ import onnx
 import onnxruntime
 
 from edgepack.agent.runtime.opening import FATAL_ONLY, ProviderSettings, open_model_file
-from edgepack.agent.runtime.sessions import Session
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph.held_weights import save_for_session
 from edgepack.packager.graph.model_files import open_on_cpu
+from edgepack.packager.runtime.provider_session import run_of_provider
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.description import NOT_EVALUATED, NOTHING_KNOWN, ModelDescription
@@ -73,16 +73,6 @@ def open_on_provider(path: Path, settings: ProviderSettings, *, threads: int = 0
     except DeviceError as error:
         raise BuildError(error.problem, found_in=path.name, remedy=error.remedy) from error
     return run_of_provider(session)
-
-
-def run_of_provider(session: Session) -> Run:
-    """Return the same in a session on a device's provider."""
-    inputs = {tensor.name for tensor in session.inputs}
-
-    def run(feeds: Feeds) -> Outputs:
-        return session.run({name: value for name, value in feeds.items() if name in inputs})
-
-    return run
 
 
 def largest_difference(

@@ -10,7 +10,7 @@ import select
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from typing import BinaryIO, Self
+from typing import BinaryIO, Protocol, Self
 
 from edgepack.agent.runtime.child import Ending, describe_end, end_group, holding_signals
 from edgepack.packager.memory import return_freed_memory
@@ -45,6 +45,26 @@ def report_waiting(progress: Progress, timeout_s: float) -> Waiting:
     return waiting
 
 
+class TrialProcess(Protocol):
+    """A process that answers requests in turn, on this host or on a board."""
+
+    @property
+    def subject(self) -> str:
+        """Purpose of the running process; "" without a process."""
+
+    @property
+    def losses(self) -> int:
+        """How often the connection to the process was lost; 0 on this host."""
+
+    def start_anew(
+        self, subject: str, first: bytes = b"", command: Sequence[str] | None = None
+    ) -> None:
+        """End a running process, and start a fresh process; see `ProviderProcess`."""
+
+    def ask(self, request: bytes, *, timeout_s: float, waiting: Waiting = in_silence) -> Ending:
+        """Send a line and wait for a line; see `ProviderProcess`."""
+
+
 class ProviderProcess:
     """A child process, at most 1 at a time; ended with its descendants at the end of the block.
 
@@ -53,7 +73,10 @@ class ProviderProcess:
 
     Attributes:
         subject: Purpose of the running child; "" without a child.
+        losses: 0: a child on this host is not lost.
     """
+
+    losses = 0
 
     def __init__(self, command: Sequence[str] = CHILD) -> None:
         self.subject = ""

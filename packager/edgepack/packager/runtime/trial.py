@@ -32,7 +32,13 @@ from edgepack.packager.runtime.kept_session import (
     digests_of,
 )
 from edgepack.packager.runtime.one_cpu import keep_to_one_cpu
-from edgepack.packager.runtime.provider_process import ProviderProcess, Waiting, in_silence
+from edgepack.packager.runtime.provider_process import (
+    ProviderProcess,
+    TrialProcess,
+    Waiting,
+    in_silence,
+)
+from edgepack.packager.runtime.race_child import RaceRequest, race_here
 from edgepack.packager.runtime.unassigned_nodes import (
     UnassignedNode,
     explain_left,
@@ -42,7 +48,7 @@ from edgepack.packager.runtime.unassigned_nodes import (
 from edgepack.packager.tensors.exchange import Tensors, read_tensors, write_tensors
 from edgepack.packager.tensors.sequence import Samples
 
-_FEEDS, _OUTPUTS, _LOG = "feeds.npz", "outputs.npz", "log.txt"
+FEEDS, OUTPUTS, _LOG = "feeds.npz", "outputs.npz", "log.txt"
 """What parent and child exchange."""
 
 _ANSWER_S = 0.5
@@ -63,6 +69,8 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
         least: Number of samples that run at any speed; others are begun for `MORE_S`.
         settings: Settings of the session.
         timeout_s: Time limit, seconds: of samples that may not end in time only the first runs.
+        reuse: Whether the session of the last request may run these samples, if it has the same
+            path and settings; its outputs are not remembered.
     """
 
     model: str
@@ -71,6 +79,7 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     least: int
     settings: ProviderSettings
     timeout_s: float
+    reuse: bool = False
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -80,11 +89,12 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         load: Name of the provider that the trial will ask for: its plug-in is loaded before there
             is a model. This line has no answer; a failure occurs in the trial again, and is
             reported there.
-        trial, probe: Requests with an answer.
+        trial, race, probe: Requests with an answer.
     """
 
     load: str = ""
     trial: TrialRequest | None = None
+    race: RaceRequest | None = None
     probe: ProbeRequest | None = None
 
 
@@ -119,10 +129,11 @@ def try_model(
     *,
     timeout_s: float,
     least: int | None = None,
-    process: ProviderProcess | None = None,
+    process: TrialProcess | None = None,
     variant: str = "",
     command: Sequence[str] | None = None,
     waiting: Waiting = in_silence,
+    reuse: bool = False,
 ) -> Trial:
     """Load and run a model on a provider in a fresh process, which then wait for more.
 
@@ -138,6 +149,7 @@ def try_model(
         variant: Subject of the process.
         command: The child, if in another environment.
         waiting: Called for every second that there is no answer yet.
+        reuse: Whether a process that runs for the variant may use its open session.
 
     Returns:
         Placement and outputs.
@@ -146,7 +158,7 @@ def try_model(
         BuildError: The provider refused the model, failed, crashed or hung.
     """
     with tempfile.TemporaryDirectory(prefix=".trial-", dir=model.parent.parent) as exchange:
-        write_tensors(Path(exchange) / _FEEDS, list(samples))
+        write_tensors(Path(exchange) / FEEDS, list(samples))
         request = TrialRequest(
             model=str(model),
             exchange=exchange,
@@ -154,9 +166,11 @@ def try_model(
             least=samples.count if least is None else least,
             settings=settings,
             timeout_s=timeout_s,
+            reuse=reuse,
         )
         with nullcontext(process) if process else ProviderProcess() as asked:
-            asked.start_anew(variant, command=command)
+            if not (reuse and asked.subject == variant):
+                asked.start_anew(variant, command=command)
             ending = asked.ask(
                 msgspec.json.encode(Asked(trial=request)), timeout_s=timeout_s, waiting=waiting
             )
@@ -172,7 +186,7 @@ def try_model(
         return Trial(
             placement=answer.placement,
             left=answer.left,
-            outputs=read_tensors(Path(exchange) / _OUTPUTS, answer.ran),
+            outputs=read_tensors(Path(exchange) / OUTPUTS, answer.ran),
         )
 
 
@@ -188,6 +202,9 @@ def main() -> None:
         if asked.trial is not None:
             set_last_limit(asked.trial.timeout_s)
             answers.write(msgspec.json.encode(_try_here(asked.trial, kept)) + b"\n")
+        elif asked.race is not None:
+            set_last_limit(asked.race.timeout_s)
+            answers.write(msgspec.json.encode(race_here(asked.race)) + b"\n")
         elif asked.probe is not None:
             set_last_limit(asked.probe.timeout_s)
             keep_to_one_cpu(asked.probe.variant.provider)
@@ -210,7 +227,13 @@ def _try_here(request: TrialRequest, kept: KeptSession) -> TrialAnswer:
     keep_to_one_cpu(request.settings.provider)
     model, exchange = Path(request.model), Path(request.exchange)
     log, end_s = exchange / _LOG, time.monotonic() + request.timeout_s - _ANSWER_S
+    opened_before = kept.find(model, request.settings) if request.reuse else None
     try:
+        if opened_before is not None:
+            samples = read_tensors(exchange / FEEDS, request.sample_count)
+            outputs = [opened_before.run(feeds) for feeds in samples]
+            write_tensors(exchange / OUTPUTS, outputs)
+            return TrialAnswer(placement=opened_before.placement, ran=len(outputs))
         with stderr_in(log):
             opened = open_model_file(model, request.settings, log_severity=VERBOSE)
         if not opened.placement.taken and (failure := read_failure(log)):
@@ -221,14 +244,14 @@ def _try_here(request: TrialRequest, kept: KeptSession) -> TrialAnswer:
             )
         left = explain_left(opened.left_nodes, log)
         session = RememberingSession(opened)
-        samples = read_tensors(exchange / _FEEDS, request.sample_count)
+        samples = read_tensors(exchange / FEEDS, request.sample_count)
         got = session.run_first(samples, least=request.least, more_s=MORE_S, end_s=end_s)
-        write_tensors(exchange / _OUTPUTS, got)
+        write_tensors(exchange / OUTPUTS, got)
     except DeviceError as error:
         return TrialAnswer(problem=error.problem, remedy=error.remedy or "")
     kept.keep(
         Opened(
-            model_file=model.name,
+            path=model,
             digests=digests_of(model.parent),
             settings=request.settings,
             session=session,
