@@ -21,6 +21,8 @@ SOURCES = ("agent", "packager", "fleet", "profiles", "firmware_hooks")
 ALLOWED = {
     "agent/edgepack/python_child.py": "starts every Python child",
     "agent/edgepack/agent/hooks/process.py": "starts executables with an environment of their own",
+    "packager/edgepack/packager/boards/keeper.py": "starts the agent's children on a board",
+    "packager/edgepack/packager/boards/link.py": "starts the system's ssh",
     "firmware_hooks/edgepack/firmware_hooks/answer.py": "runs the system's commands in a hook",
 }
 STARTERS = frozenset(("subprocess", "multiprocessing", "pty", "_posixsubprocess"))

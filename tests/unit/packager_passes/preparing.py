@@ -10,6 +10,7 @@ from edgepack.packager.pipeline.prepare_variant import prepare_variant
 from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.selection import EvaluationInputs, VariantPlan
 from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.board import Board
 from edgepack.packager.runtime.evaluator import find_venue
 from edgepack.packager.runtime.plain_runtime import PlainRelease
 from edgepack.packager.search.combinations import Combination
@@ -27,6 +28,7 @@ def prepare(
     allow_degraded: bool = False,
     plain_releases: tuple[PlainRelease, ...] = (),
     resources: Resources | None = None,
+    boards: tuple[Board, ...] = (),
     **judged_by: Any,
 ) -> PreparedVariant:
     """What `prepare_variant` makes of a file; held-out samples are tried on its provider.
@@ -38,6 +40,7 @@ def prepare(
         folder: For everything that is written.
         allow_degraded, plain_releases: See `VariantPlan`.
         resources: None for no limit, no journal and no process.
+        boards: Boards that prove the variant.
         judged_by: A metric or labels, see `EvaluationInputs`.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +54,7 @@ def prepare(
     )
     plan = VariantPlan(
         combinations=(Combination(words="", profile=profile),),
-        venue=find_venue(profile),
+        venue=find_venue(profile, boards=boards),
         plain_releases=plain_releases,
         allow_degraded=allow_degraded,
     )

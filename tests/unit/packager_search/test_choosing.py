@@ -159,8 +159,8 @@ def test_where_the_profile_wants_no_float_model_a_slower_one_is_told_of(choose: 
     chosen = choose((2.0, FLOAT_MS), float_instead=()).selection
     assert chosen.is_lowered
     assert chosen.timed_notes == (
-        "It is not faster than the float model on this host (2.00 ms against 1.00 ms, 1 thread), "
-        "but smaller.",
+        "It is not faster than the float model on this host's CPUExecutionProvider (2.00 ms "
+        "against 1.00 ms, 1 thread), but smaller.",
     )
 
 

@@ -46,10 +46,9 @@ def match_variants(
     candidates = []
     rejected = {}
     for variant in manifest.variants:
-        reason = (
-            trust.refusal_of(variant)  # 1
-            or _refuse_provider(variant, facts, providers)  # 2, 3
-            or _refuse_requirements(variant.facts.requires, facts)  # 4
+        requires = variant.facts.requires
+        reason = trust.refusal_of(variant) or why_unfit(  # 1
+            variant.provider, variant.device, requires, facts, providers
         )
         if reason:
             rejected[variant.name] = reason
@@ -58,8 +57,27 @@ def match_variants(
     return Matches(candidates=tuple(candidates), rejected=rejected)
 
 
-def _refuse_provider(variant: Variant, facts: DeviceFacts, config: ProviderConfig) -> str:
-    name = variant.provider
+def why_unfit(
+    provider: str,
+    device: str,
+    requires: Requirements,
+    facts: DeviceFacts,
+    config: ProviderConfig,
+) -> str:
+    """Return why a device cannot run what is made for a provider, as a sentence; "" if it can.
+
+    Args:
+        provider, device: The provider, and the kind of device that it drives.
+        requires: Required facts.
+        facts: Facts of the device.
+        config: Providers that the device may use.
+    """
+    return _refuse_provider(provider, device, facts, config) or _refuse_requirements(  # 2, 3
+        requires, facts
+    )  # 4
+
+
+def _refuse_provider(name: str, device: str, facts: DeviceFacts, config: ProviderConfig) -> str:
     if config.allow and name not in config.allow:
         return f"{name} is not allowed here, only {', '.join(config.allow)}"
     provider = _find_provider(facts, name)
@@ -67,9 +85,9 @@ def _refuse_provider(variant: Variant, facts: DeviceFacts, config: ProviderConfi
         return f"{name} is unknown here"
     if not provider.available:
         return f"{name} is not available: {provider.because}"
-    if provider.devices and variant.device not in provider.devices:
+    if provider.devices and device not in provider.devices:
         offered = ", ".join(provider.devices)
-        return f"{name} offers {offered} here, the variant is for {variant.device}"
+        return f"{name} offers {offered} here, the variant is for {device}"
     if provider.is_simulator and not config.allow_simulator:
         return f"{name} only simulates its hardware here, and this device's settings forbid that"
     return ""

@@ -7,6 +7,7 @@
    two samples, like a slow device, and more if time is left; samples of the trial are not run
    again.
 4. The agent's choice picks a variant.
+5. The agent's probe runs on each board of a variant.
 """
 
 from collections.abc import Mapping
@@ -26,12 +27,14 @@ from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import BuildError
 from edgepack.packager.progress import BuildStep, Progress, for_profile
 from edgepack.packager.reports.reasons import FLOAT_PRECISION
-from edgepack.packager.reports.report import Rehearsed
+from edgepack.packager.reports.report import BoardResult, Rehearsed
+from edgepack.packager.runtime.board import Board, BoardError
 from edgepack.packager.runtime.deadline import Deadline, OutOfTimeError
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
 from edgepack.packager.runtime.provider_process import (
     MODULE,
     ProviderProcess,
+    TrialProcess,
     report_waiting,
 )
 from edgepack.packager.runtime.trial import MORE_S, Asked
@@ -56,10 +59,28 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         by_variant: Result of each variant.
         choice: The variant that would run here.
+        on_boards: By variant and board the result of the agent's probe, and how often the
+            connection was lost.
     """
 
     by_variant: dict[str, Rehearsed]
     choice: Choice
+    on_boards: dict[str, dict[str, tuple[ProbeResult, int]]] = {}
+
+    def with_probes(self, variant: str, boards: tuple[BoardResult, ...]) -> tuple[BoardResult, ...]:
+        """Return the results of a variant's boards, with those of the probes."""
+        probes = self.on_boards.get(variant, {})
+        return tuple(
+            replace(
+                board,
+                golden=probes[board.board][0].because,
+                probe_ms=probes[board.board][0].latency_ms,
+                losses=probes[board.board][1],
+            )
+            if board.board in probes
+            else board
+            for board in boards
+        )
 
 
 def rehearse(
@@ -69,6 +90,7 @@ def rehearse(
     progress: Progress,
     toolchains: Mapping[str, PinnedToolchain] | None = None,
     deadline: Deadline | None = None,
+    boards: Mapping[str, tuple[Board, ...]] | None = None,
 ) -> Rehearsal:
     """Verify, match, probe and choose, as a device does.
 
@@ -81,10 +103,13 @@ def rehearse(
             environment. Its result does not enter the choice, which is this environment's.
         deadline: The end of the build; None for no end. Probes may take `TAIL_S` at the least, and
             variants that are not probed until then are reported as not rehearsed.
+        boards: By variant the boards that prove the variant: they are probed in any case.
 
     Raises:
         BundleError: The verifier rejects the build's result.
-        BuildError: A variant that can run here is wrong, named with the observation.
+        BuildError: A variant that can run here or on its board is wrong, named with the
+            observation.
+        BoardLostError: A board does not answer any longer.
     """
     # 1
     trust = TrustPolicy(keys=(key,), allow_degraded_unsafe=True)
@@ -111,11 +136,7 @@ def rehearse(
             continue
         if not result.right:
             there = f" of its toolchain, {toolchain.words}" if toolchain else ""
-            raise BuildError(
-                f"variant {variant.name!r} fails its rehearsal: {result.because}",
-                found_in=f"{variant.folder}/{variant.model_file} on {variant.provider}{there}",
-                remedy=f"a device would refuse it too: {_remedy(result, variant)}",
-            )
+            raise _refuse(result, variant, there)
         probes[variant.name] = result
     # 4
     order = [variant.name for variant in verified.manifest.variants]
@@ -129,7 +150,55 @@ def rehearse(
         for name, reason in not_run.items()
     }
     seen |= {name: _rehearsed(probe, facts, pinned.get(name)) for name, probe in probes.items()}
-    return Rehearsal(by_variant=seen, choice=choice)
+    # 5
+    on_boards = {
+        variant.name: _probe_boards(folder, variant, boards[variant.name], progress, deadline)
+        for variant in verified.manifest.variants
+        if boards and boards.get(variant.name)
+    }
+    for name, results in on_boards.items():
+        slowest = max(
+            (result for result, _ in results.values()), key=lambda it: it.latency_ms or 0.0
+        )
+        because = "; ".join(
+            f"Ran on board {board}: {result.because}" for board, (result, _) in results.items()
+        )
+        seen[name] = Rehearsed(ran=True, because=because, latency_ms=slowest.latency_ms)
+    return Rehearsal(by_variant=seen, choice=choice, on_boards=on_boards)
+
+
+def _probe_boards(
+    folder: Path,
+    variant: Variant,
+    boards: tuple[Board, ...],
+    progress: Progress,
+    deadline: Deadline,
+) -> dict[str, tuple[ProbeResult, int]]:
+    """Probe a variant on its boards, whatever time is left: a bundle that says that it was proven
+    was proven.
+    """
+    results = {}
+    for board in boards:
+        progress(BuildStep(what=f"rehearsing on {board.name}", profile=variant.name))
+        told = for_profile(progress, variant.name)
+        long_enough = deadline.at_least(_TIMEOUT_S)
+        try:
+            result = _probe(folder, variant, board.process, None, told, long_enough)
+        except BoardError as error:
+            error.found_in = f"not proven: {variant.name}, in its rehearsal; no bundle was written"
+            raise
+        if not result.right:
+            raise _refuse(result, variant, f" of board {board.name}, {board.words}")
+        results[board.name] = (result, board.process.losses)
+    return results
+
+
+def _refuse(result: ProbeResult, variant: Variant, there: str) -> BuildError:
+    return BuildError(
+        f"variant {variant.name!r} fails its rehearsal: {result.because}",
+        found_in=f"{variant.folder}/{variant.model_file} on {variant.provider}{there}",
+        remedy=f"a device would refuse it too: {_remedy(result, variant)}",
+    )
 
 
 def _remedy(result: ProbeResult, variant: Variant) -> str:
@@ -174,7 +243,7 @@ def _describe_preparation(probe: ProbeResult) -> str:
 def _probe(
     folder: Path,
     variant: Variant,
-    process: ProviderProcess,
+    process: TrialProcess,
     toolchain: PinnedToolchain | None,
     progress: Progress,
     deadline: Deadline,

@@ -18,7 +18,7 @@ from edgepack.packager.cli.text_table import print_table
 from edgepack.packager.pipeline.build import BuildResult
 from edgepack.packager.provenance.minimum_elements import MINIMUM_ELEMENTS
 from edgepack.packager.reports.reasons import sum_up
-from edgepack.packager.reports.report import VariantReport, latency_text
+from edgepack.packager.reports.report import VariantReport, describe_board, latency_text
 from edgepack.packager.wording import short_provider
 from edgepack.text import printable, printable_lines
 
@@ -116,5 +116,7 @@ def _notes(result: BuildResult) -> Iterable[str]:
     for variant in result.report.variants:
         for note in variant.notes:
             yield f"{variant.name}: {note}"
+        for board in variant.boards:
+            yield f"{variant.name} on board {board.board}: {describe_board(board)}."
         if variant.rehearsal and not variant.rehearsal.ran and variant.placement.verified:
             yield f"{variant.name}: {variant.rehearsal.because}"

@@ -1,6 +1,6 @@
 """`edgepack build`, from the model file to the signed and rehearsed bundle.
 
-1. Refuse early: output, key, profiles, their toolchains, hooks (`check_request`).
+1. Refuse early: output, key, profiles, their toolchains and boards, hooks (`check_request`).
 2. Open the model, and reject declarations that do not fit the model (`open_model`).
 3. Divide the samples, and choose golden samples (`build_samples`).
 4. Prepare a variant for each profile (`variants`). The last one's provider stays loaded until 6, so
@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from edgepack.bundle.manifest import BundleFacts
 from edgepack.errors import located
+from edgepack.packager.boards.reach import Boards
 from edgepack.packager.bundling.assemble import BundleParts, LaidOut, finish, lay_out
 from edgepack.packager.bundling.deltas import write_deltas
 from edgepack.packager.bundling.encrypting import encrypt_files
@@ -131,7 +132,8 @@ def build_bundle(
         EdgepackError: See `build`.
     """
     try:
-        return _build(check_request(request, clock), request, progress)  # 1
+        with Boards() as boards:
+            return _build(check_request(request, boards, clock), request, progress)  # 1
     except OSError as error:
         raise disk_error(error, request.output) from error
     except OutOfTimeError as error:
@@ -165,7 +167,13 @@ def _build(checked: CheckedRequest, request: BuildRequest, progress: Progress) -
         digest, report, record = sign()
         public_key = checked.key.public_key()
         rehearsal = rehearse(  # 6
-            folder, public_key, process, progress, checked.toolchains, checked.deadline
+            folder,
+            public_key,
+            process,
+            progress,
+            checked.toolchains,
+            checked.deadline,
+            checked.boards,
         )
         if checked.recipients:
             progress(BuildStep(what="encrypting the bundle"))

@@ -96,6 +96,7 @@ def _external(request: BuildRequest) -> dict[str, Any]:
         "shapes": {name: list(shape) for name, shape in request.shapes.items()},
         "values": {name: list(values) for name, values in request.values.items()},
         "toolchains": sorted(request.toolchains),
+        "boards": len(request.prove) or None,
         "hooks": request.hooks.name if request.hooks else "",
         "firmware": [one.file.name for one in request.firmware],
         "captured": [path.name for path in request.captured],

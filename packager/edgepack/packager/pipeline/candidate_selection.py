@@ -317,7 +317,7 @@ class CandidateSelector:
             raced.outcome == "not faster" or (is_undecided and profile.gates.undecided == "float")
         )
         if raced is not None and is_not_worth_it:
-            host = f"on this host's {self._evaluator.provider}"
+            host = f"on {self._evaluator.raced_on}"
             because = (
                 f"{host} it is undecided whether the quantized one is fast enough, and "
                 f"gates.undecided is 'float', at {size_share:.0%} of its bytes"
@@ -342,11 +342,12 @@ class CandidateSelector:
                 speedup=raced,
             )
         if not best.verdict.passed and "inaccurate" in profile.gates.float_instead:
-            missed = _float_instead(prepared, found, _describe_miss(found, profile))
+            float_ms = raced.float_latency_ms if raced else None
+            missed = _float_instead(prepared, found, _describe_miss(found, profile), float_ms)
             return replace(missed, speedup=raced)
         if raced is not None and raced.outcome != "undecided" and raced.ratio < 1.0:
             timed_notes.append(
-                "It is not faster than the float model on this host "
+                f"It is not faster than the float model on {self._evaluator.raced_on} "
                 f"({format_milliseconds(raced.latency_ms)} against "
                 f"{format_milliseconds(raced.float_latency_ms)}, 1 thread), but smaller."
             )

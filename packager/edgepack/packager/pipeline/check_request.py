@@ -9,15 +9,18 @@ from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.recipients import load_recipients
 from edgepack.bundle.signing_keys import SigningKey, load_signing_key
 from edgepack.errors import BuildError, ProfileError
+from edgepack.packager.boards.reach import Boards
 from edgepack.packager.bundling.deltas import check_older
 from edgepack.packager.bundling.output import check_output
 from edgepack.packager.bundling.shipped_firmware import check_firmware
 from edgepack.packager.bundling.shipped_hooks import check_shipped_hooks
 from edgepack.packager.config.trusted_code import find_in_profiles, require_trust
+from edgepack.packager.pipeline.board_validation import match_boards
 from edgepack.packager.pipeline.both_forms import profile_of_form, with_float_forms
 from edgepack.packager.pipeline.fleet_feedback import Learnt, learn
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.board import Board
 from edgepack.packager.runtime.deadline import Deadline
 from edgepack.packager.runtime.evaluator import Venue, find_venue
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain, pin_toolchains
@@ -34,7 +37,7 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
         combinations: For each profile the combinations to search, at least 1.
         learnt: Feedback of a fleet about the requested profiles.
         toolchains: By profile the named environment with its devices' packages, if any.
-        venues: By profile the place of runs on this host.
+        venues: By profile the place of runs on this host, or its boards.
         plain_releases: Where variants run in ONNX Runtime by itself.
         deadline: The end of the build.
     """
@@ -53,14 +56,20 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Each profile with the settings that are tried first."""
         return tuple(entries[0].profile for entries in self.combinations)
 
+    @property
+    def boards(self) -> dict[str, tuple[Board, ...]]:
+        """By profile the boards that prove its variant."""
+        return {name: venue.boards for name, venue in self.venues.items() if venue.boards}
+
 
 def check_request(
-    request: BuildRequest, clock: Callable[[], float] = time.monotonic
+    request: BuildRequest, boards: Boards, clock: Callable[[], float] = time.monotonic
 ) -> CheckedRequest:
     """Read key, profiles, toolchains and hooks, and reject an impossible request.
 
     Args:
         request: Request for the build.
+        boards: Reaches the boards that the request names.
         clock: Returns seconds, which `budget_s` bounds.
 
     Raises:
@@ -86,12 +95,14 @@ def check_request(
         for name in (profile.name, profile_of_form(profile.name))
         if name in pinned
     }
-    venues = {
-        profile.name: find_venue(profile, toolchains.get(profile.name)) for profile in profiles
-    }
     if request.hooks is not None:
         check_shipped_hooks(request.hooks)
     check_firmware(request.firmware)
+    proving = match_boards(boards.reach(request.prove, request.prove_wheels), profiles)
+    venues = {
+        profile.name: find_venue(profile, toolchains.get(profile.name), proving[profile.name])
+        for profile in profiles
+    }
     return CheckedRequest(
         key=key,
         recipients=recipients,

@@ -109,6 +109,8 @@ def _finish(
     search: SettingsSearch, validated: ValidatedCombination, validator: VariantValidator
 ) -> ValidatedCombination:
     """Return the float model if every lowered model fails; run models that have not run yet."""
+    if _passes(validated) and validated.provider_run is None and not validated.is_out_of_time:
+        validated = validator.run_on_provider(search, validated)  # where boards may yet refuse
     searched = validated.searched
     may_be_float = "inaccurate" in searched.profile.gates.float_instead
     if not _passes(validated) and searched.selection.is_lowered and may_be_float:

@@ -91,9 +91,9 @@ def check_plain_runtime(
 
 
 def _own_provider(searched: SearchedCombination) -> Iterator[PlainRelease]:
-    """Yield the variant's own provider, unless that is the CPU's, a simulator, or not here."""
+    """Yield the variant's own provider, unless that is the CPU's, a simulator, or elsewhere."""
     venue, settings = searched.venue, profile_settings(searched.profile)
-    if settings.provider == CPU_PROVIDER or venue.is_simulated:
+    if settings.provider == CPU_PROVIDER or venue.is_simulated or venue.boards:
         return
     if venue.toolchain is not None:
         python, release = venue.toolchain.python, venue.toolchain.facts.runtime

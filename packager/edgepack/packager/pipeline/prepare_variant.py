@@ -49,7 +49,7 @@ from edgepack.packager.pipeline.variant_validation import (
 from edgepack.packager.profiles.reading import describe_passes
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import BuildStep
-from edgepack.packager.reports.report import MeasuredVariant, Timing
+from edgepack.packager.reports.report import BoardResult, MeasuredVariant, Timing
 from edgepack.packager.runtime.venue_notes import describe_venue
 from edgepack.packager.search.attempts import Attempt, SensitiveNode
 from edgepack.packager.search.description import describe_search
@@ -181,7 +181,12 @@ def _describe(
     return MeasuredVariant(
         precision=selection.precision,
         size_bytes=validated.size_bytes,
-        accuracy=accuracy_of(validated, verdict, evaluator.provider),
+        accuracy=accuracy_of(
+            validated,
+            verdict,
+            searched.profile.device.provider if validated.boards else evaluator.provider,
+        ),
+        boards=_with_races(validated.boards, selection),
         confidence=validated.confidence,
         placement=run.trial.placement if run else unverified_placement(searched.profile),
         attempts=attempts,
@@ -218,6 +223,8 @@ def _as_prepared(
     profile, selection = searched.profile, searched.selection
     described = inputs.split.held_out.description
     seen = [validated.seen, *((run.seen,) if run else ())]
+    if validated.on_stand_in is not None:
+        seen.append(validated.on_stand_in)
     candidate = replace(
         candidate,
         placement=compiled.placement if compiled else candidate.placement,
@@ -252,6 +259,20 @@ def _as_prepared(
         timing=_timing_of(selection),
         timed_notes=selection.timed_notes,
         float_because=selection.float_because,
+    )
+
+
+def _with_races(boards: Sequence[BoardResult], selection: Selection) -> tuple[BoardResult, ...]:
+    """Return the results of boards with the times of the published and of the float model."""
+    times = selection.speedup.on_boards if selection.speedup else {}
+    timed = ((board, times.get(board.board, (None, None))) for board in boards)
+    return tuple(
+        replace(
+            board,
+            latency_ms=latency_ms if selection.is_lowered else float_ms,
+            float_latency_ms=float_ms,
+        )
+        for board, (latency_ms, float_ms) in timed
     )
 
 

@@ -15,13 +15,16 @@ from edgepack.packager.gates.provider_errors import name_known_wrong_ops
 from edgepack.packager.gates.tolerances import Seen
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import BuildStep, Progress
+from edgepack.packager.runtime.board import Board, BoardError
 from edgepack.packager.runtime.deadline import Deadline
 from edgepack.packager.runtime.evaluator import Evaluator, Venue, profile_settings
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.runtime.provider_process import MODULE, ProviderProcess, report_waiting
 from edgepack.packager.runtime.trial import Asked, Trial, try_model
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.plain_error import PlainError
+from edgepack.text import counted
 
 _FEWEST_SAMPLES = 4
 _FEWEST_SIMULATED = LEAST_SAMPLES
@@ -69,7 +72,7 @@ class ProviderValidation:
 
     def load_ahead(self, profile: Profile, venue: Venue) -> None:
         """Start the process for a later `run` if needed, so that the process loads meanwhile."""
-        if self.process is not None and venue.can_run:
+        if self.process is not None and venue.can_run and not venue.boards:
             load = msgspec.json.encode(Asked(load=profile.device.provider))
             self.process.start_anew(profile.name, load, _child(venue))
 
@@ -78,6 +81,7 @@ class ProviderValidation:
         model: Path,
         evaluator: Evaluator,
         stand_in: Sequence[PlainError],
+        board: Board | None = None,
     ) -> ProviderRun | None:
         """Run a variant in a process of its own.
 
@@ -85,6 +89,7 @@ class ProviderValidation:
             model: Its file.
             evaluator: Knows the profile, and whether its provider can run here.
             stand_in: By output, on all held-out samples and on the CPU, as the variant stands.
+            board: The board to run on; None for this host or the toolchain.
 
         Returns:
             Result of the run; None if the provider cannot run here.
@@ -92,13 +97,15 @@ class ProviderValidation:
         Raises:
             ProviderRefusedError: The provider refused the model, failed, crashed or hung.
             OutOfTimeError: The time of the profile was used up before the first sample ran.
+            BoardLostError: The board does not answer any longer.
         """
         if not evaluator.venue.can_run:
             return None
         profile = evaluator.profile
         least = _FEWEST_SIMULATED if evaluator.venue.is_simulated else _FEWEST_SAMPLES
         timeout_s = self.deadline.timeout_s(_TIMEOUT_S)
-        self.progress(BuildStep(what=f"running on {profile.device.provider}"))
+        where = f" of {board.name}" if board else ""
+        self.progress(BuildStep(what=f"running on {profile.device.provider}{where}"))
         try:
             trial = try_model(
                 model,
@@ -106,17 +113,21 @@ class ProviderValidation:
                 profile_settings(profile),
                 timeout_s=timeout_s,
                 least=least,
-                process=self.process,
+                process=board.process if board else self.process,
                 variant=profile.name,
-                command=_child(evaluator.venue),
+                command=None if board else _child(evaluator.venue),
                 waiting=report_waiting(self.progress, timeout_s),
             )
         except BuildError as error:
             self.deadline.check()  # it may have been ended for that
             raise ProviderRefusedError(error, model) from error
+        if board is not None:
+            for feeds, outputs in zip(self.tried, trial.outputs, strict=False):
+                check_alike(board, self.float_source(feeds), outputs)
         refusal = gates.check_trial(profile, stand_in, self._seen(trial, profile).errors)
         if refusal is not None:
-            refusal = name_known_wrong_ops(refusal, model, profile)
+            there = f"{profile.name}, run on {board.words}" if board else refusal.found_in
+            refusal = name_known_wrong_ops(replace(refusal, found_in=there), model, profile)
         first = replace(trial, outputs=trial.outputs[:least])
         return ProviderRun(trial=first, seen=self._seen(first, profile), refusal=refusal)
 
@@ -142,17 +153,47 @@ class ProviderValidation:
         if self.process is not None:
             self.process.close()  # it refused a model: what it holds is of no use
         try:
-            try_model(
-                model,
-                self.tried.first(1),
-                profile_settings(evaluator.profile),
-                timeout_s=self.deadline.timeout_s(timeout_s),
-                command=_child(evaluator.venue),
-            )
+            for board in evaluator.venue.boards or (None,):
+                try_model(
+                    model,
+                    self.tried.first(1),
+                    profile_settings(evaluator.profile),
+                    timeout_s=self.deadline.timeout_s(timeout_s),
+                    process=board.process if board else None,
+                    command=_child(evaluator.venue),
+                )
         except BuildError:
             self.deadline.check()
             return False
         return True
+
+
+def check_alike(board: Board, expected: Outputs, got: Outputs) -> None:
+    """Reject outputs that cannot be the model's: a board may send anything.
+
+    Args:
+        board: The board.
+        expected: Outputs of the float model on a sample.
+        got: Outputs that the board sent for the sample.
+
+    Raises:
+        BoardError: Names, kinds of numbers or numbers of axes are others.
+    """
+    here, there = _signature(expected), _signature(got)
+    if here != there:
+        raise BoardError(
+            f"board {board.name} sent outputs {', '.join(there)}, and the model has "
+            f"{', '.join(here)}",
+            found_in=f"ssh://{board.name}",
+            remedy="look at the board, its Python and its packages",
+        )
+
+
+def _signature(outputs: Outputs) -> tuple[str, ...]:
+    return tuple(
+        f"{name!a} ({value.dtype.kind}, {counted(value.ndim, 'axis', 'axes')})"
+        for name, value in sorted(outputs.items())
+    )
 
 
 class ProviderRefusedError(BuildError):

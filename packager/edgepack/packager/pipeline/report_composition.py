@@ -100,6 +100,7 @@ def add_times(report: Report, prepared: PreparedVariants, rehearsal: Rehearsal) 
                 attempts=timed[variant.name].attempts,
                 timing=timed[variant.name].timing,
                 rehearsal=rehearsal.by_variant[variant.name],
+                boards=rehearsal.with_probes(variant.name, timed[variant.name].boards),
             )
             for variant in report.variants
         ),
@@ -137,7 +138,8 @@ def _reported(prepared: PreparedVariant, variant: Variant) -> VariantReport:
     files = reported_files(variant.facts.files)
     told = VariantReport(**prepared.told_of(VariantReport) | {"files": files, "timing": None})
     size_bytes = sum(file.size_bytes for file in files)
-    return replace(told, size_bytes=size_bytes, attempts=_untimed(prepared.attempts))
+    boards = tuple(board.without_times() for board in prepared.boards)
+    return replace(told, size_bytes=size_bytes, attempts=_untimed(prepared.attempts), boards=boards)
 
 
 def _untimed(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
@@ -148,5 +150,6 @@ def _untimed_refusal(refused: RefusedProfile) -> RefusedProfile:
     best = refused.best
     if best is None:
         return refused
-    untimed = replace(best, attempts=_untimed(best.attempts))
+    boards = tuple(board.without_times() for board in best.boards)
+    untimed = replace(best, attempts=_untimed(best.attempts), boards=boards)
     return replace(refused, best=untimed)

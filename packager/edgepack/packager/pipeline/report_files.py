@@ -10,6 +10,7 @@ from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.reports.own_names import name_in_report, own_names
 from edgepack.packager.reports.page import render_report
 from edgepack.packager.reports.report import RefusedProfile, Report, encode_report
+from edgepack.packager.runtime.board import BoardError
 
 
 def report_refusals(
@@ -45,7 +46,9 @@ def refusal_error(
     alternative.
     """
     problem = error.problem
-    if profile.name not in problem:
+    if isinstance(error, BoardError):
+        problem = f"profile {profile.name!r} was not proven: {problem}"
+    elif profile.name not in problem:
         problem = f"profile {profile.name!r} refuses: {problem}"
     hint = "--keep-going builds the other profiles" if several else ""
     remedy = "; or: ".join(part for part in (error.remedy, hint) if part)

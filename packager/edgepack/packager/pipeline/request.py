@@ -188,6 +188,24 @@ class BuildOptions(TypedDict, total=False):
             metavar="PROFILE=PYTHON",
         ),
     ]
+    prove: Annotated[
+        Sequence[str],
+        Option(
+            "Board that proves the variants of matching profiles: candidates, golden samples and "
+            "timing run there, over ssh.",
+            multiple=True,
+            metavar="ssh://USER@HOST[:PORT][/PYTHON]",
+        ),
+    ]
+    prove_wheels: Annotated[
+        str | Path | None,
+        Option(
+            "Folder of wheels for packages that a board lacks; gone from the board after the "
+            "build.",
+            path=True,
+            metavar="FOLDER",
+        ),
+    ]
     plain_runtimes: Annotated[
         Sequence[str],
         Option(
@@ -294,9 +312,9 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
         model: The ONNX file, or the local Hugging Face model folder.
         output, name, version, release, created_at, builder_id, profiles, key, calibration,
             evaluation, shapes, values, metric, labels, hooks, firmware, feedback, captured,
-            encrypt_to, delta_from, toolchains, plain_runtimes, allow_degraded, strict, keep_going,
-            leave_out_pictures, replace, trust_config: See `BuildOptions`; "" and None stand for
-            unset options.
+            encrypt_to, delta_from, toolchains, prove, prove_wheels, plain_runtimes, allow_degraded,
+            strict, keep_going, leave_out_pictures, replace, trust_config: See `BuildOptions`; ""
+            and None stand for unset options.
         declarations, outputs: Declared inputs and outputs by name.
         declared_in: The file of the declarations.
         about, datasets: Statements of that file about the model and its data.
@@ -335,6 +353,8 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     encrypt_to: tuple[Path, ...] = ()
     delta_from: tuple[Path, ...] = ()
     toolchains: Mapping[str, str] = msgspec.field(default_factory=dict)
+    prove: tuple[str, ...] = ()
+    prove_wheels: Path | None = None
     plain_runtimes: tuple[str, ...] = ()
     allow_degraded: bool = False
     strict: bool = False
@@ -412,6 +432,8 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
         encrypt_to=tuple(map(Path, options.get("encrypt_to", ()))),
         delta_from=tuple(map(Path, options.get("delta_from", ()))),
         toolchains={**config.build.toolchain, **options.get("toolchains", {})},
+        prove=tuple(options.get("prove", ())),
+        prove_wheels=_path(options.get("prove_wheels")),
         plain_runtimes=tuple(options.get("plain_runtimes", ())) or config.build.plain_runtimes,
         allow_degraded=options.get("allow_degraded", False),
         strict=options.get("strict", False),

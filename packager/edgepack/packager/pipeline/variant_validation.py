@@ -11,8 +11,10 @@ from msgspec.structs import asdict, replace
 
 from edgepack.number_format import format_metric
 from edgepack.packager.gates.proof import is_doubtful
+from edgepack.packager.gates.tolerances import Seen
 from edgepack.packager.graph.explicit_attributes import write_defaults
 from edgepack.packager.graph.model_files import load_model, save_model
+from edgepack.packager.pipeline.board_validation import prove_on_boards
 from edgepack.packager.pipeline.holdout_verdict import HoldoutVerdict, judge_on_holdout
 from edgepack.packager.pipeline.provider_validation import (
     ProviderRefusedError,
@@ -24,6 +26,7 @@ from edgepack.packager.pipeline.settings_search import SettingsSearch
 from edgepack.packager.pipeline.unsupported_nodes import exclude_unsupported
 from edgepack.packager.profiles.schema import Limits
 from edgepack.packager.progress import BuildStep, Progress
+from edgepack.packager.reports.report import BoardResult
 from edgepack.packager.runtime.deadline import Deadline, OutOfTimeError
 from edgepack.packager.runtime.inspection import Inspection, inspect
 from edgepack.packager.search.time_limit import TimeLimit
@@ -46,6 +49,8 @@ class ValidatedCombination(HoldoutVerdict, frozen=True, kw_only=True):
             before the run.
         inspection: Result of the inspection; None if nothing was lowered.
         is_out_of_time: Whether its run on the provider was left out, or ended, for want of time.
+        boards: Results of the boards; the verdict is then that of the board with the least margin.
+        on_stand_in: Errors of the outputs on the CPU's stand-in, where boards gave the verdict.
         notes: How often the search went on, and why.
     """
 
@@ -54,6 +59,8 @@ class ValidatedCombination(HoldoutVerdict, frozen=True, kw_only=True):
     provider_run: ProviderRun | None = None
     inspection: Inspection | None = None
     is_out_of_time: bool = False
+    boards: tuple[BoardResult, ...] = ()
+    on_stand_in: Seen | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -217,6 +224,18 @@ class VariantValidator:
             return validated
         inspection = self.inspect(searched)
         measured = measured_model(self.work_dir, self.inputs.source)
+        if searched.venue.boards:
+            proven = prove_on_boards(
+                measured, searched, validated.seen, self.inputs, self.provider_validation
+            )
+            return replace(
+                validated,
+                **asdict(proven.judged),
+                inspection=inspection,
+                provider_run=proven.run,
+                boards=proven.results,
+                on_stand_in=validated.seen,
+            )
         run = self.provider_validation.run(measured, searched.evaluator, validated.seen.errors)
         return replace(validated, inspection=inspection, provider_run=run)
 

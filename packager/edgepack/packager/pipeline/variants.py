@@ -4,6 +4,7 @@ from pathlib import Path
 
 from edgepack.errors import BuildError, DeviceError, EdgepackError, ProfileError
 from edgepack.packager.bundling.prepared_variant import PreparedVariant, PreparedVariants
+from edgepack.packager.pipeline.board_validation import describe_proof
 from edgepack.packager.pipeline.both_forms import is_there_already
 from edgepack.packager.pipeline.build_samples import OpenedBuild
 from edgepack.packager.pipeline.check_request import CheckedRequest
@@ -17,6 +18,7 @@ from edgepack.packager.pipeline.selection import EvaluationInputs, VariantPlan
 from edgepack.packager.progress import Progress, for_profile
 from edgepack.packager.reports.own_names import name_in_error, own_names
 from edgepack.packager.reports.report import RefusedProfile
+from edgepack.packager.runtime.board import BoardError
 from edgepack.packager.runtime.deadline import OutOfTimeError
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.samples.golden_selection import MOST_SAMPLES
@@ -86,6 +88,8 @@ def prepare_variants(
             variants.append(_prepare(inputs, plan, resources, folder))
         except (BuildError, DeviceError, ProfileError) as error:
             name_in_error(error, own_names(source.model.graph))
+            if isinstance(error, BoardError):
+                error.found_in = describe_proof(profile.name, variants, checked.boards)
             is_kept = variants and isinstance(error, TimeEndedError)  # what is finished is not lost
             if not (request.keep_going or is_kept):
                 raise _refuse(opened, plan, error, variants) from error

@@ -8,6 +8,7 @@ default, so that a report of an older release is still read.
 from collections.abc import Iterable
 
 import msgspec
+from msgspec.structs import replace
 
 from edgepack.bundle.feedback import Evidence
 from edgepack.bundle.manifest import (
@@ -19,11 +20,12 @@ from edgepack.bundle.manifest import (
     Requirements,
     Toolchain,
 )
-from edgepack.number_format import format_latency
+from edgepack.number_format import format_latency, format_metric
 from edgepack.packager.runtime.inspection import Inspection
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.search.attempts import Attempt, SensitiveNode
 from edgepack.tasks.tokens.agreement import AtPositions
+from edgepack.text import counted
 
 REPORT_FORMAT = 1
 _SAME_SPEED = 0.02
@@ -49,7 +51,7 @@ def reported_files(entries: Iterable[FileEntry]) -> tuple[ReportedFile, ...]:
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """Medians on the build host, milliseconds, measured in pairs.
+    """Medians on the build host, or on the slowest board, milliseconds, measured in pairs.
 
     None if the model cannot run here or if its time is meaningless (simulators). Never part of the
     bundle's bytes.
@@ -87,6 +89,58 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
     is_simulator: bool = False
 
 
+class BoardResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a variant on a board.
+
+    Attributes:
+        board: Host, as the user named it; "" in the report inside the bundle.
+        arch, machine, cpu_count, os, python, runtime: Facts of the board: machine name as in
+            `uname -m`, SoC or processor, number of processors, system, Python, ONNX Runtime.
+        provider: Provider of the variant there, and `provider_version` its release if known.
+        metric, accuracy, budget: Verdict on all held-out samples, computed on the board.
+        passed: Whether the verdict is within the budget and the outputs are those of the CPU's
+            stand-in, apart from rounding.
+        placement: How many nodes the provider took there.
+        latency_ms, float_latency_ms: Medians of races on the board, milliseconds, of one thread;
+            None without a race. Only in the report next to the bundle, like all that follows.
+        golden: Result of the agent's probe there; "" before the probe.
+        probe_ms: Median of the probe's runs, milliseconds.
+        losses: How often the connection was lost, after which the build continued.
+    """
+
+    board: str = ""
+    arch: str
+    machine: str
+    cpu_count: int
+    os: str
+    python: str
+    runtime: str
+    provider: str
+    provider_version: str = ""
+    metric: str
+    accuracy: float
+    budget: float
+    passed: bool
+    placement: Placement
+    latency_ms: float | None = None
+    float_latency_ms: float | None = None
+    golden: str = ""
+    probe_ms: float | None = None
+    losses: int = 0
+
+    def without_times(self) -> "BoardResult":
+        """Return the part that the report inside the bundle has."""
+        return replace(
+            self,
+            board="",
+            latency_ms=None,
+            float_latency_ms=None,
+            golden="",
+            probe_ms=None,
+            losses=0,
+        )
+
+
 class MeasuredVariant(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of a variant, rejected or not.
 
@@ -100,6 +154,7 @@ class MeasuredVariant(msgspec.Struct, frozen=True, kw_only=True):
         inspection: A look inside the best lowered candidate; None where nothing was lowered.
         left_nodes: Nodes that the provider left to the CPU here, with its reasons.
         positions: Of a decoder, its agreement with the float model step by step.
+        boards: Results of the boards that proved the variant (`--prove`), in their order.
     """
 
     precision: str
@@ -113,6 +168,7 @@ class MeasuredVariant(msgspec.Struct, frozen=True, kw_only=True):
     inspection: Inspection | None = None
     left_nodes: tuple[UnassignedNode, ...] = ()
     positions: Positions = msgspec.UNSET
+    boards: tuple[BoardResult, ...] = ()
 
 
 class VariantReport(MeasuredVariant, frozen=True, kw_only=True):
@@ -251,6 +307,20 @@ def latency_text(variant: VariantReport) -> str:
     if rehearsal.is_simulator or rehearsal.latency_ms is None:
         return "simulator"
     return format_latency(rehearsal.latency_ms, None)
+
+
+def describe_board(result: BoardResult) -> str:
+    """Return a board's result in words, with the hardware and the measurements."""
+    times = ""
+    if result.latency_ms is not None:
+        times = f", {format_latency(result.latency_ms, result.float_latency_ms)} on 1 thread"
+    probe = "" if result.probe_ms is None else f", probe {format_latency(result.probe_ms, None)}"
+    lost = f"; connection lost {counted(result.losses, 'time')}" if result.losses else ""
+    return (
+        f"{result.arch}, {result.machine}, {counted(result.cpu_count, 'CPU')}, ONNX Runtime "
+        f"{result.runtime}: {result.metric} {format_metric(result.accuracy)} of "
+        f"{format_metric(result.budget)}, {result.placement.words} nodes{times}{probe}{lost}"
+    )
 
 
 def speed_text(variant: VariantReport) -> str:

@@ -18,6 +18,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.profiles.pass_settings import Float16
 from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.board import Board
 from edgepack.packager.runtime.float16_rounding import open_rounding
 from edgepack.packager.runtime.model_run import Run, open_on_provider, run_of
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
@@ -33,6 +34,7 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True):
         because: Why, in the words of the device facts.
         toolchain: The environment of trials; None for this environment.
         version: Release of the provider where variants are tried, or "".
+        boards: Boards that prove the profile's variants, in place of this host and the toolchain.
     """
 
     is_native: bool
@@ -40,11 +42,13 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True):
     because: str
     version: str = ""
     toolchain: PinnedToolchain | None = None
+    boards: tuple[Board, ...] = ()
 
     @property
     def can_run(self) -> bool:
         """True if a session on the provider can be made at all."""
-        return self.is_native or self.is_simulated or self.toolchain is not None
+        is_here = self.is_native or self.is_simulated
+        return is_here or self.toolchain is not None or bool(self.boards)
 
 
 @cache
@@ -53,17 +57,31 @@ def read_host_facts() -> DeviceFacts:
     return read_device_facts()
 
 
-def find_venue(profile: Profile, toolchain: PinnedToolchain | None = None) -> Venue:
+def find_venue(
+    profile: Profile,
+    toolchain: PinnedToolchain | None = None,
+    boards: tuple[Board, ...] = (),
+) -> Venue:
     """Look whether the profile's provider is on this host, and whether this host is its device.
 
     Args:
         profile: The profile.
         toolchain: The profile's named environment, if any.
+        boards: Boards that run the profile's variants: then this host is not the device.
 
     Raises:
         BuildError: The provider cannot run in that environment.
     """
     here = _look(profile, read_host_facts())
+    if boards:
+        because = "it runs on a board"
+        return Venue(
+            is_native=False,
+            is_simulated=False,
+            because=because,
+            toolchain=toolchain,
+            boards=boards,
+        )
     if toolchain is None:
         return here
     there = _look(profile, toolchain.facts)
@@ -129,6 +147,13 @@ class Evaluator(msgspec.Struct, frozen=True):
     def provider(self) -> str:
         """The provider that candidates run on: the profile's own if present."""
         return self.profile.device.provider if self.venue.is_native else CPU_PROVIDER
+
+    @property
+    def raced_on(self) -> str:
+        """The provider of races in words, with its place."""
+        if self.venue.boards:
+            return f"the board's {self.profile.device.provider}"
+        return f"this host's {self.provider}"
 
     @property
     def is_on_cpu(self) -> bool:

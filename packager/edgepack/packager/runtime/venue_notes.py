@@ -20,6 +20,9 @@ def describe_venue(evaluator: Evaluator, profile: Profile, trial: Trial | None) 
             "is measured on the CPU provider, placement is not known." + _toolchain_hint(profile),
         )
     venue, count = evaluator.venue, len(trial.outputs)
+    if venue.boards:
+        boards = "; ".join(board.words for board in venue.boards)
+        return (f"Proven on a board: accuracy, placement and times are from {boards}.",)
     there = f" of its toolchain ({venue.toolchain.words})" if venue.toolchain else ""
     if venue.is_simulated:
         ran = f"the simulator of {profile.device.provider}{there}"

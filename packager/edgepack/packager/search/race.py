@@ -3,11 +3,15 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from edgepack.errors import BuildError
 from edgepack.packager.gates import checks as gates
 from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.board import Board
 from edgepack.packager.runtime.evaluator import Evaluator
 from edgepack.packager.runtime.timing import (
     FEWEST_ROUNDS,
@@ -31,7 +35,7 @@ _OTHERS_S = 2.0
 
 @dataclass(frozen=True)
 class Race:
-    """Times candidates against the float model, where their provider is here or in a toolchain.
+    """Times candidates against the float model, where their provider runs.
 
     Attributes:
         prepared: The float model, or another that candidates are raced against.
@@ -60,7 +64,7 @@ class Race:
         if (
             factor is None
             or "slower" not in gate.float_instead
-            or not self.evaluator.venue.is_native
+            or not (self.evaluator.venue.is_native or self.evaluator.venue.boards)
         ):
             return False
         raced = measure_speedup(
@@ -70,9 +74,10 @@ class Race:
 
     @property
     def can_run(self) -> bool:
-        """True if the provider runs here, or in a toolchain, at its real speed."""
+        """True if the provider runs here, in a toolchain or on a board, at its real speed."""
         venue = self.evaluator.venue
-        return not venue.is_simulated and (venue.toolchain is not None or venue.is_native)
+        has_place = bool(venue.boards) or venue.toolchain is not None or venue.is_native
+        return not venue.is_simulated and has_place
 
     def run(self, path: Path, asked: float | None) -> Speedup | None:
         """Race a candidate against the float model, on a single thread.
@@ -82,26 +87,38 @@ class Race:
             asked: The least worthwhile speedup; None for any.
 
         Returns:
-            The speedup; None if the provider is not here, nor in a toolchain, or only simulated.
+            The speedup, of several boards the least; None if the provider is not here, nor in a
+            toolchain or on a board, or only simulated.
 
         Raises:
-            BuildError: The provider of the toolchain cannot run either model.
+            BuildError: The provider of the toolchain or board cannot run either model.
             OutOfTimeError: The time of the profile is used up.
         """
         if not self.can_run:
             return None
-        return measure_speedup(
-            lambda: self._run_once(path, _LATENCY_ROUNDS), asked, self._may_go_on
-        )
+        boards = self.evaluator.venue.boards
+        raced = [
+            measure_speedup(
+                partial(self._run_once, path, _LATENCY_ROUNDS, board), asked, self._may_go_on
+            )
+            for board in boards or (None,)
+        ]
+        least = min(raced, key=lambda speedup: speedup.ratio)
+        times = {
+            board.name: (speedup.latency_ms, speedup.float_latency_ms)
+            for board, speedup in zip(boards, raced, strict=False)
+        }
+        return replace(least, on_boards=times)
 
-    def _run_once(self, path: Path, rounds: int) -> Turns:
-        toolchain, paths = self.evaluator.venue.toolchain, (path, self.prepared)
-        if toolchain is None:
+    def _run_once(self, path: Path, rounds: int, board: Board | None = None) -> Turns:
+        venue, paths = self.evaluator.venue, (path, self.prepared)
+        place = board or next(iter(venue.boards), None) or venue.toolchain
+        if place is None:
             return self._take_turns(paths, rounds)
         timeout_s = self.limit.profile.timeout_s(TIMEOUT_S)
         try:
             return race_elsewhere(
-                paths, self._feeds(), self.profile, toolchain, rounds=rounds, timeout_s=timeout_s
+                paths, self._feeds(), self.profile, place, rounds=rounds, timeout_s=timeout_s
             )
         except BuildError:
             self.limit.profile.check()  # it may have been ended for that

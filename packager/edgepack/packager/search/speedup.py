@@ -41,6 +41,7 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
         low, high: The 99 % interval of `ratio`; 0 and infinity after too few races.
         races: How many.
         outcome: `ratio` against the speedup that was asked for.
+        on_boards: By the name of a board `latency_ms` and `float_latency_ms` there.
     """
 
     latency_ms: float
@@ -50,6 +51,7 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
     high: float
     races: int
     outcome: Outcome
+    on_boards: dict[str, tuple[float, float]] = {}
 
     def describe(self, baseline: str = "the float model") -> str:
         """Return the interval in words, against a model that is named."""

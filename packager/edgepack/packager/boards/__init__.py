@@ -1,0 +1,1 @@
+"""Boards that prove variants over ssh: address, connection, files, requests."""
