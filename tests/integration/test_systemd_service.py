@@ -17,7 +17,7 @@ from edgepack.agent.service import installation
 from edgepack.bundle.keys import PrivateKey
 from edgepack.fleet.enrolment.authority import Authority
 from tests.simulators.bundles import make_bundle
-from tests.simulators.systemd_machine import PROGRAM, SystemdMachine, booted, why_not
+from tests.simulators.systemd_machine import SystemdMachine, booted, why_not
 from tests.simulators.waiting import wait_until
 
 UNIT = installation.UNIT
@@ -35,6 +35,7 @@ BREAKS = {
     "RestrictSUIDSGID",
 }
 """Settings that break a provider, the folders of applications, or the watch."""
+QNN = "onnxruntime_qnn"
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
@@ -101,13 +102,6 @@ def is_ready(machine: SystemdMachine, user: str) -> bool:
     return machine.run(*asked, user=user, check=False).returncode == 0
 
 
-def examine(machine: SystemdMachine, user: str = "") -> list[dict[str, str]]:
-    ended = machine.run("edgepack-agent", "doctor", "--json", user=user, check=False)
-    assert ended.returncode == 1, ended.stderr
-    found: list[dict[str, str]] = json.loads(ended.stdout)
-    return found
-
-
 def set_up(machine: SystemdMachine) -> list[str]:
     return machine.run("edgepack-agent", "setup", "/root/cam-1.enrol").stdout.splitlines()
 
@@ -143,13 +137,6 @@ def test_a_service_is_set_up_reloaded_and_survives_hangs_and_power_cuts(
     assert files == ""
     link = machine.run("readlink", "/var/lib/edgepack/latency").stdout
     assert link.startswith("/run/edgepack/"), "the command keeps the runtime directory"
-
-    # The examination names the only problem, as root and as an application's user.
-    found = examine(machine)
-    assert {one["subject"] for one in found if one["verdict"] == "wrong"} == {"broker"}
-    assert any("camera" in one["fact"] for one in found if one["subject"] == "users")
-    unseen = examine(machine, user="camera")
-    assert next(one for one in unseen if one["subject"] == "key")["verdict"] == "warning"
 
     # SIGHUP by systemctl reload: a bad file, then a good one, and the same process.
     pid = main_pid(machine)
@@ -194,26 +181,15 @@ def test_a_service_is_set_up_reloaded_and_survives_hangs_and_power_cuts(
     assert (etc / "edgepack/device.key").exists()
 
 
-def sandboxed_providers() -> list[str]:
-    """Return the providers of this environment that need no hardware."""
-    runtime = pytest.importorskip("onnxruntime")
-    extra = ["QNNExecutionProvider"] if find_spec("onnxruntime_qnn") else []
-    kept = {"CPUExecutionProvider", "OpenVINOExecutionProvider"}
-    return [*extra, *(one for one in runtime.get_available_providers() if one in kept)]
-
-
 SANDBOXED = """#!/bin/sh
 test "$EDGEPACK_STAGE" = staged && id -un > /var/lib/edgepack/hook-ran
 """
 
 
-def test_a_probe_and_hooks_work_in_the_sandbox(
-    tmp_path: Path,
-    machine: SystemdMachine,
-    package: Package,
-    release_keys: tuple[PrivateKey, Path],
+@pytest.mark.usefixtures("package")
+def test_a_probe_hooks_and_providers_work_in_the_sandbox(
+    tmp_path: Path, machine: SystemdMachine, release_keys: tuple[PrivateKey, Path]
 ) -> None:
-    """Run `install` with every line of the unit's sandbox."""
     bundle = make_bundle(tmp_path / "one", release_keys[0])
     shutil.copytree(bundle.folder, machine.root / "opt/one")
     set_up(machine)
@@ -224,18 +200,53 @@ def test_a_probe_and_hooks_work_in_the_sandbox(
     hook.chmod(0o755)
     settings = machine.root / "etc/edgepack/agent.toml"
     settings.write_text(settings.read_text() + '[hooks]\nfolder = "/opt/hooks"\n')
-    unit = machine.run("systemctl", "cat", UNIT).stdout
-    unit = unit.replace("Type=notify", "Type=oneshot").replace("Restart=always", "")
-    command = f"{PROGRAM} install /opt/one --soak 0\nExecStart=-{PROGRAM} doctor --json"
-    unit += "\n[Service]\nStandardOutput=truncate:/var/lib/edgepack/found.json\n"
-    unit = unit.replace(f"{PROGRAM} run", command)
-    (machine.root / "etc/systemd/system/sandboxed.service").write_text(unit)
-    machine.run("systemctl", "daemon-reload")
-    started = machine.run("systemctl", "start", "sandboxed", check=False)
-    assert started.returncode == 0, machine.console.read_text(errors="replace")[-3000:]
+    said = machine.run_sandboxed("install /opt/one --soak 0", "doctor --json")
     assert (machine.root / "var/lib/edgepack/hook-ran").read_text() == "edgepack\n"
     assert "active    tiny" in machine.run("edgepack-agent", "status").stdout
-    found = json.loads((machine.root / "var/lib/edgepack/found.json").read_text())
-    facts = [one["fact"] for one in found if one["subject"] == "providers"]
-    for provider in sandboxed_providers():
+    facts = [one["fact"] for one in json.loads(said) if one["subject"] == "providers"]
+    wanted = ["CPUExecutionProvider", *["QNNExecutionProvider"] * bool(find_spec(QNN))]
+    for provider in wanted:
         assert any(one.startswith(provider) and "ran a small model" in one for one in facts), facts
+
+
+def test_a_rollout_reaches_a_device_that_was_set_up_by_one_command(
+    tmp_path: Path, machine: SystemdMachine, release_keys: tuple[PrivateKey, Path]
+) -> None:
+    """Run a fleet on the machine: a token, a certificate for a key made there, and a rollout."""
+    pytest.importorskip("iotcore", reason="the fleet's embedded broker is not installed")
+    bundle = make_bundle(tmp_path / "one", release_keys[0])
+    root = machine.root / "root"
+    shutil.copytree(bundle.folder, root / "one")
+    shutil.copy(release_keys[1], root / "release.pub")
+    log = "--property=StandardOutput=file:/root/fleet.log"
+    serve = ("/opt/edgepack/bin/edgepack", "fleet", "serve", "--data", "/root/fleet")
+    machine.run("systemd-run", "--unit=fleet", log, *serve, "--trust", "/root/release.pub")
+    wait_until(lambda: "serves at" in read(root / "fleet.log"), "the fleet")
+    fleet = ("--data", "/root/fleet")
+    place = ("--enrol-at", "http://127.0.0.1:8600", "--package", "/root/cam-1.enrol")
+    machine.run("edgepack", "fleet", "enroll", "cam-1", "--group", "cameras", *place, *fleet)
+
+    # Two commands: set up, and nothing more. A second run uses no token.
+    for fact in ("enrolled as cam-1", "is kept"):
+        assert any(fact in line for line in set_up(machine))
+    machine.run(
+        *("edgepack", "rollout", "start", "/root/one", "--group", "cameras"),
+        *("--soak", "0", *fleet),
+    )
+    wait_until(lambda: machine.show(UNIT, "StatusText") == "1 model served", "the rollout")
+    listed = json.loads(machine.run("edgepack", "fleet", "devices", "--json", *fleet).stdout)
+    assert "COMMITTED" in json.dumps(listed)
+
+    # The examination finds nothing wrong; an application's user learns what is hidden.
+    machine.run("useradd", "--user-group", "--groups", "models", "camera")
+    found = json.loads(machine.run("edgepack-agent", "doctor", "--json").stdout)
+    assert {one["subject"] for one in found if one["verdict"] == "warning"} <= {"clock"}
+    assert any("camera" in one["fact"] for one in found if one["subject"] == "users")
+    unseen = json.loads(machine.run("edgepack-agent", "doctor", "--json", user="camera").stdout)
+    assert next(one for one in unseen if one["subject"] == "key")["verdict"] == "warning"
+    refused = machine.run("edgepack-agent", "service", "remove", user="camera", check=False)
+    assert "only root" in refused.stderr
+
+
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""

@@ -19,6 +19,7 @@ from tests.simulators.waiting import PATIENCE_S, wait_until
 REPOSITORY = Path(__file__).parents[2]
 LAUNCHER = Path(__file__).with_name("systemd_namespace.py")
 PROGRAM = "/opt/edgepack/bin/edgepack-agent"
+SERVICE = "edgepack-agent"
 _PYTHON = Path("/usr/bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
 _TARGET = "[Unit]\nRequires=basic.target\nAfter=basic.target\nAllowIsolate=yes\n"
 _HOST_FILES = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "nsswitch.conf", "services")
@@ -112,13 +113,16 @@ class SystemdMachine:
         (environment / "bin/python").symlink_to(_PYTHON)
         (environment / "pyvenv.cfg").write_text(f"home = {_PYTHON.parent}\n")
         installed = Path(sysconfig.get_path("purelib")).relative_to(REPOSITORY)
-        folders = ("agent", "profiles", "firmware_hooks", str(installed))
+        folders = ("agent", "fleet", "packager", "profiles", "firmware_hooks", str(installed))
         (packages / "repo.pth").write_text("".join(f"/opt/repo/{one}\n" for one in folders))
-        program = environment / "bin/edgepack-agent"
-        program.write_text(
-            "#!/opt/edgepack/bin/python\nfrom edgepack.agent.cli import main\n\nmain()\n"
-        )
-        program.chmod(0o755)
+        for name, module in (
+            ("edgepack-agent", "edgepack.agent.cli"),
+            ("edgepack", "edgepack.cli"),
+        ):
+            program = environment / "bin" / name
+            text = f"#!/opt/edgepack/bin/python\nfrom {module} import main\n\nmain()\n"
+            program.write_text(text)
+            program.chmod(0o755)
 
     def boot(self) -> None:
         """Start systemd, and wait until the machine is up."""
@@ -171,6 +175,27 @@ class SystemdMachine:
     def show(self, unit: str, key: str) -> str:
         """Return a property of a unit."""
         return self.run("systemctl", "show", "--value", "-p", key, unit).stdout.strip()
+
+    def run_sandboxed(self, *commands: str) -> str:
+        """Run commands of the agent with every line of the service's sandbox, one after the other.
+
+        The service must be installed. The last command may fail.
+
+        Returns:
+            The stdout of the last command.
+        """
+        unit = self.run("systemctl", "cat", f"{SERVICE}.service").stdout
+        unit = unit.replace("Type=notify", "Type=oneshot").replace("Restart=always", "")
+        starts = [f"ExecStart={PROGRAM} {one}" for one in commands]
+        starts[-1] = starts[-1].replace("=", "=-", 1)
+        unit = unit.replace(f"ExecStart={PROGRAM} run", "\n".join(starts))
+        unit = unit.replace("ConditionPathExists=", "# ")
+        unit += "[Service]\nStandardOutput=truncate:/var/lib/edgepack/said\n"
+        (self.root / "etc/systemd/system/sandboxed.service").write_text(unit)
+        self.run("systemctl", "daemon-reload")
+        ended = self.run("systemctl", "start", "sandboxed", check=False)
+        assert ended.returncode == 0, self.console.read_text(errors="replace")[-3000:]
+        return (self.root / "var/lib/edgepack/said").read_text()
 
     def power_off(self) -> None:
         """Shut the machine down in order."""

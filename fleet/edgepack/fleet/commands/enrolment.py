@@ -28,7 +28,7 @@ MAX_TOKEN_HOURS = 720
 @click.option(
     "--package",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File to write, for edgepack-agent enroll; DEVICE.enrol when not given.",
+    help="File to write, for edgepack-agent setup; DEVICE.enrol when not given.",
 )
 @click.option(
     "--enrol-at",
@@ -98,7 +98,7 @@ def enroll(
       edgepack fleet enroll cam-7 --group cameras --label site=berlin
       edgepack fleet enroll cam-8 --group cameras --enrol-at https://fleet.example:8600
       edgepack fleet enroll cam-9 --group cameras --source oci://registry.example/models/m
-      edgepack-agent enroll cam-7.enrol
+      sudo edgepack-agent setup cam-7.enrol
     """
     if output is not None or not enrol_at:
         check_key_place(output or package or Path(f"{device}.enrol"))
@@ -140,7 +140,7 @@ def enroll(
 def _packaged(shown: PackagedDevice) -> str:
     lines = [
         f"{shown.device} is enrolled in group {shown.group}: {shown.package}",
-        f"on the device: edgepack-agent enroll {shown.package.name}",
+        f"on the device: sudo edgepack-agent setup {shown.package.name}",
     ]
     if shown.expires_at is not None:
         until = datetime.fromtimestamp(shown.expires_at).astimezone()
