@@ -124,6 +124,9 @@ def test_an_application_asks_with_a_picture_and_gets_names(state_dir: Path, pict
     assert answer.labels == labels
     np.testing.assert_array_equal(answer.outputs["scores"], by_hand["scores"])
     assert labels[0].number == int(by_hand["scores"].argmax())
+    words = ("infer", "zoo", path, "--state-dir", state_dir)
+    shown = edgepack(*words, module="edgepack.agent.cli")
+    assert f"\n{labels[0].name}  {labels[0].score:.3f}\n" in shown
 
 
 def test_a_question_that_the_model_cannot_answer_says_why(state_dir: Path, pictures: Path) -> None:

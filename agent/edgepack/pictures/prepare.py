@@ -4,6 +4,7 @@ The same picture and description give the same bits with the same Pillow. Anothe
 JPEG decoder, may give values that differ by a step of 255; golden pictures show that on a device.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from edgepack.errors import PictureError
 from edgepack.pictures.decode import MAX_PIXELS, PictureSource, Pixels, check_pixels, load_image
 from edgepack.pictures.frame import Frame, place_picture
+from edgepack.tasks.description import ModelDescription
 from edgepack.tasks.inputs import PictureInput
 
 if TYPE_CHECKING:
@@ -53,6 +55,35 @@ def prepare_picture(source: PictureSource, described: PictureInput) -> Prepared:
     image = load_image(source, "L" if channels == 1 else "RGB")
     frame = place_picture(described, image.width, image.height)
     return Prepared(to_tensor(_resize(image, described, frame), described), frame)
+
+
+def feed_picture(
+    source: PictureSource, description: ModelDescription, inputs: Sequence[str]
+) -> tuple[dict[str, npt.NDArray[Any]], Frame]:
+    """Return the feeds of a model for a picture, and the place of the picture in the input.
+
+    Args:
+        source: The picture.
+        description: The bundle's.
+        inputs: Names of the model's inputs.
+
+    Raises:
+        ValueError: The model takes no picture, further inputs, or several pictures at once.
+        PictureError: See `prepare_picture`.
+    """
+    described = description.picture
+    if described is None or list(inputs) != [described.name]:
+        raise ValueError(
+            f"the bundle describes no preparation of pictures for {', '.join(inputs)}: give "
+            "arrays, or build with [inputs] kind = 'image'"
+        )
+    if described.batch > 1:
+        raise ValueError(
+            f"the model takes {described.batch} pictures at once: stack what "
+            "edgepack.pictures.prepare.prepare_picture makes of each, and use `run`"
+        )
+    prepared = prepare_picture(source, described)
+    return {described.name: prepared.tensor}, prepared.frame
 
 
 def to_tensor(pixels: Pixels, described: PictureInput) -> npt.NDArray[Any]:

@@ -101,12 +101,13 @@ def infer(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Run model NAME once on the arrays in FILE (.npz by input name, or .npy for a single input).
+    """Run model NAME once on FILE: a picture, or arrays (.npz by input name, .npy for one input).
 
-    The inference counts in no statistics.
+    A picture is prepared as the bundle states. The inference counts in no statistics.
 
     \b
     Example:
+      edgepack-agent infer meters photo.jpg
       edgepack-agent infer ocr line.npy
     """
     from edgepack.agent.model_commands.inference import infer as run
@@ -125,6 +126,11 @@ def infer(
             f"{found.name} {found.version}: {found.variant} on {found.provider}, "
             f"{found.latency_ms:.3g} ms"
         ]
+        lines += [f"{one.name}  {one.score:.3f}" for one in found.labels]
+        for box in found.boxes:
+            corners = f"{box.left:.0f}, {box.top:.0f} to {box.right:.0f}, {box.bottom:.0f}"
+            lines.append(f"{box.name}  {box.score:.3f}  {corners}")
+        lines += [found.text] if found.text is not None else []
         for one in found.outputs:
             shape = ", ".join(map(str, one.shape))
             lines.append(f"{one.name}  {one.dtype} [{shape}]  {_first(one.values)}")

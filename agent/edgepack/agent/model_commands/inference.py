@@ -1,4 +1,4 @@
-"""An inference of the serving variant on arrays of a file."""
+"""An inference of the serving variant on a picture, or on arrays of a file."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,12 @@ import numpy as np
 from edgepack.agent.model_commands.serving import find_serving
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor
 from edgepack.agent.runtime.slot_opening import open_slot
+from edgepack.bundle.golden_pictures import SUFFIXES
 from edgepack.bundle.plain_arrays import read_arrays
 from edgepack.errors import DeviceError
+from edgepack.pictures.answers import answer_to
+from edgepack.pictures.prepare import feed_picture
+from edgepack.pictures.results import Box, Label
 
 MAX_SHOWN = 1000
 """Values of an output that are shown, at most."""
@@ -37,6 +41,7 @@ class Inference(msgspec.Struct, frozen=True, kw_only=True):
         name, version, variant, provider: The variant that ran.
         latency_ms: Duration of the second run, milliseconds.
         outputs: The outputs.
+        labels, boxes, text: Answers to a picture; see `Answer`.
     """
 
     name: str
@@ -45,37 +50,47 @@ class Inference(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
     latency_ms: float
     outputs: tuple[OutputValues, ...]
+    labels: tuple[Label, ...] = ()
+    boxes: tuple[Box, ...] = ()
+    text: str | None = None
 
 
 def infer(
     state_dir: Path, name: str, file: Path, *, threads: int
 ) -> tuple[Inference, dict[str, Tensor]]:
-    """Run the serving variant on the arrays of a file; the inference counts in no statistics.
+    """Run the serving variant on a picture or arrays; the inference counts in no statistics.
 
     Args:
         state_dir: The agent's state folder.
         name: The model.
-        file: `.npz` with an array for every input, by name, or `.npy` for a single input.
+        file: A picture; or `.npz` with an array for every input, by name, or `.npy` for a single
+            input.
         threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
 
     Returns:
         The result, and the whole outputs by name.
 
     Raises:
-        EdgepackError: Nothing serves, the variant cannot run, or the arrays do not fit.
+        EdgepackError: Nothing serves, the variant cannot run, the arrays do not fit, or the model
+            takes no pictures.
     """
     pointer = find_serving(state_dir, name)
-    given = _read(file)
+    given = None if file.suffix.lower() in SUFFIXES else _read(file)
     opened = open_slot(state_dir, pointer.digest, pointer.choice.chosen, threads=threads)
-    inputs = opened.session.inputs
-    feeds = given if isinstance(given, dict) else {one.name: given for one in inputs[:1]}
+    inputs, described = opened.session.inputs, opened.manifest.facts.description
     try:
+        frame = None
+        if given is None:
+            feeds, frame = feed_picture(file, described, [one.name for one in inputs])
+        else:
+            feeds = given if isinstance(given, dict) else {one.name: given for one in inputs[:1]}
         opened.session.run(feeds)
         outputs, latency_ms = opened.session.run_timed(feeds)
     except ValueError as error:
         raise DeviceError(
             str(error), found_in=str(file), remedy=f"the model takes {_describe(inputs)}"
         ) from error
+    answer = answer_to(described, outputs, frame)
     result = Inference(
         name=name,
         version=pointer.bundle.version,
@@ -83,6 +98,9 @@ def infer(
         provider=pointer.choice.provider,
         latency_ms=latency_ms,
         outputs=tuple(_shown(one, value) for one, value in outputs.items()),
+        labels=answer.labels,
+        boxes=answer.boxes,
+        text=answer.text,
     )
     return result, outputs
 

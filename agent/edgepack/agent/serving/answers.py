@@ -15,7 +15,7 @@ from edgepack.pictures import answers
 from edgepack.pictures.answers import MOST_LABELS
 from edgepack.pictures.decode import PictureSource
 from edgepack.pictures.frame import Frame
-from edgepack.pictures.prepare import prepare_picture
+from edgepack.pictures.prepare import feed_picture
 from edgepack.pictures.results import Answer, Box, Label
 from edgepack.tasks.description import ModelDescription
 
@@ -159,17 +159,6 @@ def _ask(release: Release, question: Question) -> tuple[dict[str, Tensor], Frame
     """
     if isinstance(question, Mapping):
         return release.run(question), None
-    described = release.description.picture
-    if described is None or [tensor.name for tensor in release.inputs] != [described.name]:
-        takes = ", ".join(f"{it.name} {it.dtype} {list(it.shape)}" for it in release.inputs)
-        raise ValueError(
-            f"the bundle describes no preparation of pictures, the model takes {takes}: give "
-            "arrays by name, or build with [inputs] kind = 'image'"
-        )
-    if described.batch > 1:
-        raise ValueError(
-            f"the model takes {described.batch} pictures at once: stack what "
-            "edgepack.pictures.prepare.prepare_picture makes of each, and use `run`"
-        )
-    prepared = prepare_picture(question, described)
-    return release.run({described.name: prepared.tensor}), prepared.frame
+    names = [tensor.name for tensor in release.inputs]
+    feeds, frame = feed_picture(question, release.description, names)
+    return release.run(feeds), frame

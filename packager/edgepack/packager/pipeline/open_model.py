@@ -47,9 +47,8 @@ def open_model(
     model = hold_weights(source.model, work / "source.weights")
     told = source.description.parts
     source = replace(source, model=model, description=NOTHING_KNOWN)
-    source = source.with_parts(*declared_parts(request.outputs))
+    source = source.with_parts(*declared_parts(request.outputs)).with_parts(*told)
     if request.metric is None and request.labels is None:  # these know what outputs mean
-        source = source.with_parts(*told)
         source = watch_before_postprocessing(source)
         source = with_heads(source, request.outputs)
     return source
