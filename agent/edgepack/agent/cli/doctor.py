@@ -27,6 +27,7 @@ def doctor(config_path: Path, state_dir: Path | None, as_json: bool) -> None:
     from edgepack.agent.cli.owner import become_owner
     from edgepack.agent.config import read_config
     from edgepack.agent.doctor.examination import examine
+    from edgepack.agent.doctor.unit import read_unit
     from edgepack.agent.state.models import DEFAULT_STATE_DIR
     from edgepack.errors import EdgepackError
     from edgepack.text import printable
@@ -35,9 +36,10 @@ def doctor(config_path: Path, state_dir: Path | None, as_json: bool) -> None:
     if state_dir is None:
         with suppress(EdgepackError):  # The examination reports the problem.
             place = Path(read_config(config_path).state_dir)
+    unit = read_unit()
     become_owner(place)
     findings = []
-    for one in examine(config_path, state_dir):
+    for one in examine(config_path, state_dir, unit):
         findings.append(one)
         if not as_json:
             click.echo(printable(f"{one.verdict:8} {one.subject:12} {one.fact}"))

@@ -159,6 +159,7 @@ class Agent:
         self._models = make_models(self._report)
         self.dropped: Counter[str] = Counter()
         self.reload = threading.Event()
+        self._is_stale = False
 
     def start(self) -> None:
         """Continue at the states of the journals."""
@@ -195,12 +196,15 @@ class Agent:
         self.reload.clear()
         self._manager.reloading()
         try:
-            if found := self._read_again(self._config):
+            found = self._read_again(self._config)
+            self._is_stale = found is None
+            if found is not None:
                 self._config, trust = found
                 self._models.apply(self._config, trust)
                 self._samples.apply(self._config)
                 self._is_news = True
         finally:
+            self._manager.report(self._status())
             self._manager.ready()
 
     def count_fault(self) -> None:
@@ -496,6 +500,8 @@ class Agent:
             parts.append(f"updating {', '.join(sorted(moving))}")
         if not self._publisher.is_connected:
             parts.append("broker not reached")
+        if self._is_stale:
+            parts.append("the settings file has an error: see the log")
         return "; ".join((*parts, *self._models.troubles[:1]))
 
     def _update_metrics(self) -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.config import read_config
-from edgepack.agent.doctor.findings import Device, Finding, ok, warn, wrong
+from edgepack.agent.doctor.findings import Device, Finding, UnitState, ok, warn, wrong
 from edgepack.agent.doctor.folder import check_agent, check_folder, check_models, check_users
 from edgepack.agent.doctor.identity import check_broker, check_certificate
 from edgepack.agent.doctor.machine import check_clock, check_disk, check_memory
 from edgepack.agent.doctor.programs import check_firmware, check_hooks
 from edgepack.agent.doctor.providers import check_providers, check_wheels
+from edgepack.agent.doctor.unit import check_unit
 from edgepack.agent.state.models import DEFAULT_STATE_DIR
 from edgepack.agent.update.status import Status, read_status
 from edgepack.errors import EdgepackError
@@ -24,6 +25,7 @@ CHECKS: dict[str, Callable[[Device], Iterator[Finding]]] = {
     "folder": check_folder,
     "users": check_users,
     "agent": check_agent,
+    "unit": check_unit,
     "certificate": check_certificate,
     "broker": check_broker,
     "runtime": check_wheels,
@@ -34,12 +36,15 @@ CHECKS: dict[str, Callable[[Device], Iterator[Finding]]] = {
 }
 
 
-def examine(config_path: Path, state_dir: Path | None) -> Iterator[Finding]:
+def examine(
+    config_path: Path, state_dir: Path | None, unit: UnitState | None = None
+) -> Iterator[Finding]:
     """Run all checks; nothing on the device changes. Each check may fail without the others.
 
     Args:
         config_path: The agent's settings.
         state_dir: State folder; None takes the folder of the settings, else the default.
+        unit: State of the agent's unit; None if unknown.
     """
     config = None
     try:
@@ -57,7 +62,7 @@ def examine(config_path: Path, state_dir: Path | None) -> Iterator[Finding]:
     status, problem = _read_status(place)
     if problem:
         yield problem
-    device = Device(config=config, state_dir=str(place), status=status, now=time.time())
+    device = Device(config=config, state_dir=str(place), status=status, unit=unit, now=time.time())
     for subject, check in CHECKS.items():
         try:
             yield from check(device)

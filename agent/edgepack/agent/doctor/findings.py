@@ -27,6 +27,20 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str = ""
 
 
+class UnitState(msgspec.Struct, frozen=True, kw_only=True):
+    """State of the agent's unit, in systemd's words.
+
+    Attributes:
+        active, enabled, result: `ActiveState`, `UnitFileState` and `Result`.
+        restarts: Restarts by systemd since the unit was last started by a person.
+    """
+
+    active: str
+    enabled: str
+    restarts: int
+    result: str
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """The examined device.
 
@@ -34,12 +48,14 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
         config: Settings; None if they cannot be read.
         state_dir: The agent's state folder.
         status: Status by the state folder; None if the folder cannot be read.
+        unit: State of the agent's unit; None if unknown.
         now: Seconds since the epoch.
     """
 
     config: AgentConfig | None
     state_dir: str = str(DEFAULT_STATE_DIR)
     status: Status | None = None
+    unit: UnitState | None = None
     now: float
 
 
