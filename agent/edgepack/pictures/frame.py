@@ -85,9 +85,11 @@ def place_picture(described: PictureInput, width: int, height: int) -> Frame:
         box = _middle(width, height, across / down)
     elif described.resize == "letterbox":
         target = _padded(width, height, across, down)
-    elif described.resize == "short_side":
-        short = described.short_side
-        if width <= height:
+    elif short := described.short_side:
+        if described.resize == "stretch":
+            across_all = round(short * across / min(across, down))
+            down_all = round(short * down / min(across, down))
+        elif width <= height:
             across_all, down_all = short, int(short * height / width)
         else:
             across_all, down_all = int(short * width / height), short

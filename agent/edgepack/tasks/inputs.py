@@ -44,7 +44,8 @@ class PictureInput(
         resize: `stretch` ignores the aspect, `letterbox` keeps the aspect and pads with `pad`,
             `crop` cuts the middle out in the aspect of the input, `short_side` brings the shorter
             side to `short_side` pixels and cuts the middle out.
-        short_side: See `resize`; 0 for the other ways.
+        short_side: See `resize`. With `stretch`, the picture is stretched to this shorter side in
+            the aspect of the input, and the middle is cut out; 0 stretches to the input's size.
         filter: Filter of the resizing, by Pillow's names.
         pad: Value of the padding, 0 … 255.
         scale, mean, std: See above; mean and std have a single value or a value per channel.
@@ -83,9 +84,12 @@ class PictureInput(
             raise ValueError(f"mean and std have 1 value or {self.channels}")
         if not all(map(math.isfinite, (self.scale, *self.mean, *self.std))) or 0.0 in self.std:
             raise ValueError("scale, mean and std are finite, and no std is 0")
-        is_short = self.resize == "short_side"
-        if is_short and self.short_side < max(self.height, self.width):
-            raise ValueError("short_side is at least the height and the width")
+        sides = (self.height, self.width)
+        least = {"short_side": max(sides), "stretch": min(sides)}.get(self.resize, math.inf)
+        if (self.short_side or self.resize == "short_side") and self.short_side < least:
+            raise ValueError(
+                "short_side is at least the size of the input, and only for stretch and short_side"
+            )
 
     @property
     def channels(self) -> int:
@@ -96,7 +100,7 @@ class PictureInput(
     def words(self) -> str:
         """Description for a person, a line."""
         mean, std = (", ".join(f"{it:.4g}" for it in values) for values in (self.mean, self.std))
-        how = f" {self.short_side}" if self.resize == "short_side" else ""
+        how = f" {self.short_side}" if self.short_side else ""
         values = f"(pixel * {self.scale:.6g} - [{mean}]) / [{std}]"
         return (
             f"image, {self.layout} {self.color}, resize {self.resize}{how} ({self.filter}) to "

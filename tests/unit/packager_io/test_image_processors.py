@@ -47,6 +47,8 @@ def test_steps_are_those_of_the_class(tmp_path: Path) -> None:
     assert (vit.mean, vit.std, vit.scale) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), 1 / 255)
     legacy = _read(tmp_path, feature_extractor_type="CLIPFeatureExtractor", size=256)
     assert (legacy.resize, legacy.short_side, legacy.size) == ("short_side", 256, (224, 224))
+    square = _read(tmp_path, image_processor_type="DeiTImageProcessor", resample=None)
+    assert (square.resize, square.short_side, square.size) == ("stretch", 256, (224, 224))
     small = _read(
         tmp_path, image_processor_type="ConvNextImageProcessor", size={"shortest_edge": 56}
     )
@@ -69,7 +71,13 @@ def test_steps_are_those_of_the_class(tmp_path: Path) -> None:
         ({"image_processor_type": "DetrImageProcessor"}, "class 'Detr' is not one of ViTImage"),
         ({}, "class '' is not one of"),
         ({"image_processor_type": "ViTImageProcessor", "do_resize": False}, "do_resize is false"),
-        ({"image_processor_type": "ViTImageProcessor", "do_center_crop": True}, "do_center_crop"),
+        (
+            {
+                "image_processor_type": "BeitImageProcessor",
+                "size": {"height": 256, "width": 300},
+            },
+            "is no square",
+        ),
         (
             {"image_processor_type": "CLIPImageProcessor", "size": 100},
             "its shorter side is below the size",

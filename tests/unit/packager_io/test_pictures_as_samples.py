@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgepack.packager.config.inputs import ImageInput
+from edgepack.errors import BuildError
+from edgepack.packager.config.inputs import ImageInput, WantedInputs, check_declarations
 from edgepack.packager.tensors.spec import TensorSpec
+from tests.unit.packager_io.models import IMAGE
 from tests.unit.packager_io.opened_samples import open_given, refusal_of
 
 
@@ -96,3 +98,28 @@ def test_a_pipe_among_pictures_is_refused_and_not_waited_for(tmp_path: Path) -> 
     os.mkfifo(tmp_path / "a.png")
     error = refusal_of(tmp_path, declarations={"images": ImageInput()})
     assert error.problem == "a.png is not a file"
+
+
+@pytest.mark.parametrize(
+    ("declaration", "problem"),
+    [
+        (ImageInput(resize="crop", short_side=9), "resize = 'crop' and short_side = 9"),
+        (ImageInput(resize="short_side"), "resize = 'short_side' and short_side = 0"),
+        (ImageInput(resize="short_side", short_side=4), "short_side is at least the size"),
+        (ImageInput(pad=300), "Expected `int` <= 255"),
+    ],
+)
+def test_settings_that_no_device_takes_are_refused(
+    declaration: ImageInput, problem: str, tmp_path: Path
+) -> None:
+    _pictures(tmp_path, 1)
+    wanted = WantedInputs(specs=(IMAGE,), declarations={"images": declaration})
+
+    def open_all() -> None:
+        check_declarations(wanted)
+        open_given(tmp_path, declarations={"images": declaration})
+
+    with pytest.raises(BuildError) as caught:
+        open_all()
+    assert problem in caught.value.problem
+    assert caught.value.found_in == "inputs.images"

@@ -145,6 +145,8 @@ def test_grey_of_16_bits_is_refused_and_colour_of_16_bits_keeps_the_upper_bits()
         {"color": "CMYK"},
         {"dtype": "object"},
         {"resize": "short_side", "short_side": 8},
+        {"resize": "stretch", "short_side": 8},
+        {"resize": "crop", "short_side": 64},
         {"name": "x" * 1001},
         {"batch": -1},
         {"unknown": 1},

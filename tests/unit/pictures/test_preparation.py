@@ -53,6 +53,14 @@ def test_short_side_resizes_and_cuts_the_middle_as_training_does(size: tuple[int
     np.testing.assert_array_equal(got[0].transpose(1, 2, 0), np.asarray(expected))
 
 
+def test_stretch_may_cut_the_middle_out_too() -> None:
+    """Compare with the rule of DeiT: `Resize((36, 48))`, whatever the aspect, then `CenterCrop`."""
+    image = noise(61, 83)
+    expected = image.resize((48, 36), Image.Resampling.BILINEAR).crop((8, 6, 40, 30))
+    got = prepare_picture(encoded(image), described(short_side=36, dtype="uint8")).tensor
+    np.testing.assert_array_equal(got[0].transpose(1, 2, 0), np.asarray(expected))
+
+
 def test_values_layout_and_colours_follow_the_description() -> None:
     red = np.zeros((24, 32, 3), np.uint8)
     red[..., 0] = 255

@@ -41,6 +41,8 @@ _WARPED_FROM = 384
 _KNOWN: Mapping[str, Mapping[str, Any]] = {
     "ViT": {"resample": _BILINEAR, "size": 224},
     "Siglip": {"resample": _BICUBIC, "size": 224},
+    "DeiT": {"resample": _BICUBIC, "size": 256, "do_center_crop": True},
+    "Beit": {"resample": _BICUBIC, "size": 256, "do_center_crop": True},
     "ConvNext": {"resample": _BILINEAR, "size": {"shortest_edge": 384}, "crop_pct": 224 / 256},
     "CLIP": {"resample": _BICUBIC, "size": {"shortest_edge": 224}, "do_center_crop": True},
     "Bit": {"resample": _BICUBIC, "size": {"shortest_edge": 224}, "do_center_crop": True},
@@ -121,9 +123,14 @@ def _resize(kind: str, told: Mapping[str, Any]) -> dict[str, Any]:
     crop = told["crop_size"]
     if isinstance(crop, int):
         crop = {"height": crop, "width": crop}
-    if not told["do_center_crop"] or "shortest_edge" not in size:
+    if not told["do_center_crop"]:
         raise ValueError("the steps of size, do_center_crop and crop_size are not known")
-    return _cut([crop["height"], crop["width"]], size["shortest_edge"])
+    cut = [crop["height"], crop["width"]]
+    if "shortest_edge" in size:
+        return _cut(cut, size["shortest_edge"])
+    if size["height"] != size["width"] or cut[0] != cut[1]:
+        raise ValueError("a picture that is no square is stretched and cut")
+    return _cut(cut, size["height"]) | {"resize": "stretch"}
 
 
 def _cut(size: list[int], short_side: int) -> dict[str, Any]:

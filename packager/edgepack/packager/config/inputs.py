@@ -40,7 +40,8 @@ class ImageInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="imag
         resize: `stretch` ignores the aspect, `letterbox` keeps the aspect and pads with `pad`,
             `crop` keeps the aspect and cuts the middle out, `short_side` makes the shorter side
             `short_side` pixels long and cuts the middle out.
-        short_side: See `resize`.
+        short_side: See `resize`; with `stretch`, the picture is stretched to this shorter side, and
+            the middle is cut out.
         filter: Filter of the resizing.
         pad: Value of the padding, 0 … 255, before scale, mean and std.
         scale, mean, std: See above; mean and std have a single value or a value per channel.
@@ -251,7 +252,8 @@ def _check_image(declaration: ImageInput, spec: TensorSpec, where: str) -> None:
                 f"{key} has {len(values)} values for {channels} channels",
                 remedy=f"give one value, or {channels}",
             )
-    if (declaration.resize == "short_side") != bool(declaration.short_side):
+    needs_side = declaration.resize == "short_side"
+    if declaration.resize != "stretch" and needs_side != bool(declaration.short_side):
         raise refusal(
             f"resize = {declaration.resize!r} and short_side = {declaration.short_side}",
             remedy='resize = "short_side" with short_side = 256, or neither',
