@@ -97,7 +97,15 @@ def test_boards_prove_the_profiles_that_their_facts_fit() -> None:
     host = Board(name="nuc", facts=replace(FACTS, arch="x86_64"), process=ProviderProcess())
     profiles = (load_profile("cpu-arm64"), FP32)
     found = match_boards((board, host), profiles)
-    assert found == {"cpu-arm64": (board,), "fp32": (board, host)}
+    assert {name: it.boards for name, it in found.items()} == {
+        "cpu-arm64": (board,),
+        "fp32": (board, host),
+    }
+    x86 = match_boards((host,), (load_profile("cpu-arm64"), FP32))["cpu-arm64"]
+    assert x86.boards == ()
+    assert x86.unproven.startswith("x86_64, ")
+    assert "it is for aarch64" in x86.unproven
+    assert "nuc" not in x86.unproven, "the bundle names no host"
     with pytest.raises(BuildError, match="board nuc fits none of the profiles") as caught:
         match_boards((board, host), profiles[:1])
     assert "cpu-arm64: it is for aarch64" in (caught.value.found_in or "")

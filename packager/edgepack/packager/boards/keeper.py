@@ -78,7 +78,9 @@ class Keeper:
     def do_unpack(self, size: int) -> None:
         """Unpack a tar archive: modules."""
         with tarfile.open(fileobj=io.BytesIO(self._read(size))) as archive:
-            archive.extractall(self._path[0], filter="data")
+            if hasattr(tarfile, "data_filter"):  # Debian 12 has 3.11.2, the filter came in 3.11.4
+                archive.extraction_filter = tarfile.data_filter
+            archive.extractall(self._path[0])
         self._reply()
 
     def do_wheel(self, size: int) -> None:

@@ -39,7 +39,9 @@ NEEDED = ("msgspec", "numpy", "onnxruntime")
 
 _BEAT_S = 10.0
 _SHORT_S = 60.0
-_END_S = 5.0
+_END_S = 20.0
+"""A slow board takes its time to remove the folder."""
+
 _PIECE_BYTES = 1 << 18
 _MOST_LINE_BYTES = 1 << 16
 _MOST_LINES = 1000

@@ -9,13 +9,19 @@ from edgepack.errors import BuildError
 from edgepack.packager.boards.address import parse_address
 from edgepack.packager.boards.board_process import BoardProcess
 from edgepack.packager.boards.link import Link
+from edgepack.packager.progress import BuildStep, Progress, silent
 from edgepack.packager.runtime.board import Board
 
 
 class Boards:
-    """The boards that a build reached; their connections end with the block."""
+    """The boards that a build reached; their connections end with the block.
 
-    def __init__(self) -> None:
+    Args:
+        progress: Called for each board.
+    """
+
+    def __init__(self, progress: Progress = silent) -> None:
+        self._progress = progress
         self._processes: list[BoardProcess] = []
         self._token = secrets.token_hex(8)
 
@@ -46,6 +52,7 @@ class Boards:
             )
         boards = []
         for address in addresses:
+            self._progress(BuildStep(what=f"connecting to board {address.name}"))
             process = BoardProcess(Link(address, wheels, self._token))
             self._processes.append(process)
             boards.append(Board(name=address.name, facts=process.read_facts(), process=process))

@@ -15,6 +15,7 @@ from edgepack.agent.runtime.matching import why_unfit
 from edgepack.errors import BuildError
 from edgepack.packager.gates import checks as gates
 from edgepack.packager.gates.tolerances import Seen
+from edgepack.packager.memory import divide_by_size
 from edgepack.packager.pipeline.holdout_verdict import HoldoutVerdict, judge_on_holdout
 from edgepack.packager.pipeline.provider_validation import (
     ProviderRun,
@@ -31,10 +32,10 @@ from edgepack.packager.runtime.evaluator import profile_settings
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.runtime.trial import try_model
 from edgepack.packager.tensors.sequence import Feeds, Samples, digest_of
-from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.arrays import Outputs, Tensor
 
-_PART = 16
-"""Samples that a board is sent at once."""
+_PART_BYTES = 64_000_000
+"""Inputs and outputs of the samples that a board is sent at once."""
 
 _TIMEOUT_S = 600.0
 
@@ -52,10 +53,21 @@ class ProvenOnBoards(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[BoardResult, ...]
 
 
-def match_boards(
-    boards: Sequence[Board], profiles: Sequence[Profile]
-) -> dict[str, tuple[Board, ...]]:
-    """Return the boards that prove each profile: those that its devices may be.
+class Matched(msgspec.Struct, frozen=True, kw_only=True):
+    """Boards that prove a profile.
+
+    Attributes:
+        boards: Boards that the profile's devices may be.
+        unproven: Why there is none, by the hardware of boards; "" with a board, or if no board was
+            named.
+    """
+
+    boards: tuple[Board, ...] = ()
+    unproven: str = ""
+
+
+def match_boards(boards: Sequence[Board], profiles: Sequence[Profile]) -> dict[str, Matched]:
+    """Return the boards that prove each profile, by its name.
 
     Args:
         boards: Boards that answered.
@@ -83,10 +95,15 @@ def match_boards(
                 found_in="\n    ".join(f"{name}: {because}" for name, because in reasons.items()),
                 remedy=f"a --profile for {board.words}, or leave the board out",
             )
-    return {
-        profile.name: tuple(board for board in boards if not unfit[board.name, profile.name])
-        for profile in profiles
-    }
+    return {profile.name: _matched(profile.name, boards, unfit) for profile in profiles}
+
+
+def _matched(
+    profile: str, boards: Sequence[Board], unfit: Mapping[tuple[str, str], str]
+) -> Matched:
+    proving = tuple(board for board in boards if not unfit[board.name, profile])
+    reasons = (f"{board.words}: {unfit[board.name, profile]}" for board in boards)
+    return Matched(boards=proving, unproven="" if proving else "; ".join(reasons))
 
 
 def prove_on_boards(
@@ -160,11 +177,16 @@ def _open(
         return known[key]
 
     if not (held_out.states or held_out.decoder):
-        for begin in range(0, held_out.count, _PART):
-            fetch(held_out.pick(range(begin, min(begin + _PART, held_out.count))))
-            done = min(begin + _PART, held_out.count)
+        sizes = (_size_of(feeds, inputs.float_source(feeds)) for feeds in held_out)
+        for part in divide_by_size(enumerate(sizes), _PART_BYTES):
+            fetch(held_out.pick(part))
+            done = part[-1] + 1
             validation.progress(BuildStep(detail=board.name, done=done, total=held_out.count))
     return run
+
+
+def _size_of(*tensors: Mapping[str, Tensor]) -> int:
+    return sum(value.nbytes for part in tensors for value in part.values())
 
 
 def _describe(
@@ -174,7 +196,7 @@ def _describe(
     return BoardResult(
         board=board.name,
         arch=facts.arch,
-        machine=facts.soc or facts.cpu_model,
+        machine=board.machine,
         cpu_count=facts.cpu_count,
         os=facts.os,
         python=facts.python,

@@ -132,7 +132,7 @@ def build_bundle(
         EdgepackError: See `build`.
     """
     try:
-        with Boards() as boards:
+        with Boards(progress) as boards:
             return _build(check_request(request, boards, clock), request, progress)  # 1
     except OSError as error:
         raise disk_error(error, request.output) from error

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.recipients import load_recipients
@@ -100,7 +101,10 @@ def check_request(
     check_firmware(request.firmware)
     proving = match_boards(boards.reach(request.prove, request.prove_wheels), profiles)
     venues = {
-        profile.name: find_venue(profile, toolchains.get(profile.name), proving[profile.name])
+        profile.name: replace(
+            find_venue(profile, toolchains.get(profile.name), proving[profile.name].boards),
+            unproven=proving[profile.name].unproven,
+        )
         for profile in profiles
     }
     return CheckedRequest(

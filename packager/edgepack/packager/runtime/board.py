@@ -30,8 +30,11 @@ class Board:
     process: TrialProcess
 
     @property
+    def machine(self) -> str:
+        """Return the SoC or the processor."""
+        return self.facts.soc or self.facts.cpu_model or "unknown processor"
+
+    @property
     def words(self) -> str:
         """Return the hardware and the runtime in words, without the name of the host."""
-        facts = self.facts
-        machine = facts.soc or facts.cpu_model or "unknown processor"
-        return f"{facts.arch}, {machine}, onnxruntime {facts.runtime}"
+        return f"{self.facts.arch}, {self.machine}, onnxruntime {self.facts.runtime}"

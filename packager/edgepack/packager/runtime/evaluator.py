@@ -35,6 +35,7 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True):
         toolchain: The environment of trials; None for this environment.
         version: Release of the provider where variants are tried, or "".
         boards: Boards that prove the profile's variants, in place of this host and the toolchain.
+        unproven: Why none of the boards that were named does; "" otherwise.
     """
 
     is_native: bool
@@ -43,6 +44,7 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     toolchain: PinnedToolchain | None = None
     boards: tuple[Board, ...] = ()
+    unproven: str = ""
 
     @property
     def can_run(self) -> bool:

@@ -1,8 +1,8 @@
 """Models timed in the environment that a profile's devices have, or on a board."""
 
 import tempfile
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -13,7 +13,7 @@ from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.board import Board
 from edgepack.packager.runtime.evaluator import profile_settings
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
-from edgepack.packager.runtime.provider_process import MODULE, ProviderProcess
+from edgepack.packager.runtime.provider_process import MODULE, ProviderProcess, TrialProcess
 from edgepack.packager.runtime.race_child import RaceAnswer, RaceRequest
 from edgepack.packager.runtime.timing import Turns
 from edgepack.packager.runtime.trial import Asked
@@ -21,6 +21,7 @@ from edgepack.packager.tensors.exchange import write_tensors
 from edgepack.packager.tensors.sequence import Feeds
 
 TIMEOUT_S = 600.0
+_RACES = "races"
 
 
 def race_elsewhere(
@@ -32,7 +33,7 @@ def race_elsewhere(
     rounds: int,
     timeout_s: float = TIMEOUT_S,
 ) -> Turns:
-    """Time models on a single thread, in turns, by a profile's provider in a fresh process.
+    """Time models on a single thread, in turns, by a profile's provider elsewhere.
 
     Args:
         models: Their files.
@@ -57,11 +58,8 @@ def race_elsewhere(
             rounds=rounds,
             timeout_s=timeout_s,
         )
-        is_board = isinstance(place, Board)
-        command = None if isinstance(place, Board) else place.command(MODULE)
-        with nullcontext(place.process) if isinstance(place, Board) else ProviderProcess() as asked:
-            asked.start_anew("" if is_board else place.words, command=command)
-            ending = asked.ask(msgspec.json.encode(Asked(race=request)), timeout_s=timeout_s)
+        with _process(place) as process:
+            ending = process.ask(msgspec.json.encode(Asked(race=request)), timeout_s=timeout_s)
     remedy = "another profile for this device, or a report to the provider's vendor"
     failed = f"the model does not survive {profile.device.provider}"
     if ending.answer is None:
@@ -74,6 +72,21 @@ def race_elsewhere(
     if answer.problem:
         raise BuildError(answer.problem, found_in=where, remedy=answer.remedy or None)
     return Turns(times_s=answer.times_s)
+
+
+@contextmanager
+def _process(place: PinnedToolchain | Board) -> Iterator[TrialProcess]:
+    """Yield a fresh process in an environment, or the process of races on a board: a slow board
+    loads ONNX Runtime once.
+    """
+    if isinstance(place, Board):
+        if place.process.subject != _RACES:
+            place.process.start_anew(_RACES)
+        yield place.process
+        return
+    with ProviderProcess() as process:
+        process.start_anew(_RACES, command=place.command(MODULE))
+        yield process
 
 
 def _owner(place: PinnedToolchain | Board) -> str:

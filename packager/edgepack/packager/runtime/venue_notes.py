@@ -7,6 +7,19 @@ from edgepack.text import counted
 
 
 def describe_venue(evaluator: Evaluator, profile: Profile, trial: Trial | None) -> tuple[str, ...]:
+    """State the places of a variant's evaluation and runs, and why no board proved it if so.
+
+    Args:
+        evaluator, profile, trial: See `_describe_places`.
+    """
+    unproven = evaluator.venue.unproven
+    more = (f"No board that was named proved it ({unproven}).",) if unproven else ()
+    return (*_describe_places(evaluator, profile, trial), *more)
+
+
+def _describe_places(
+    evaluator: Evaluator, profile: Profile, trial: Trial | None
+) -> tuple[str, ...]:
     """State the places of a variant's evaluation and runs, and the providers that could not run.
 
     Args:
