@@ -14,6 +14,7 @@ import pytest
 from edgepack.agent.enrolment.identity import key_pem, make_key, make_signing_request
 from edgepack.agent.enrolment.package import Package, write_package
 from edgepack.agent.service import installation
+from edgepack.agent.state.models import DEFAULT_STATE_DIR
 from edgepack.bundle.keys import PrivateKey
 from edgepack.fleet.enrolment.authority import Authority
 from tests.simulators.bundles import make_bundle
@@ -71,24 +72,23 @@ def machine(tmp_path: Path) -> Iterator[SystemdMachine]:
         yield machine
 
 
-@pytest.fixture
-def package(
-    tmp_path: Path, machine: SystemdMachine, release_keys: tuple[PrivateKey, Path]
-) -> Package:
-    """Return an enrolment package with a key, which lies on the machine as `/root/cam-1.enrol`."""
-    authority, key = Authority(tmp_path / "pki"), make_key()
+def write_enrolment(
+    folder: Path, machine: SystemdMachine, key_file: Path, state_dir: str = str(DEFAULT_STATE_DIR)
+) -> None:
+    """Write an enrolment package with a key on the machine, as `/root/cam-1.enrol`."""
+    authority, key = Authority(folder / "pki"), make_key()
     request = make_signing_request(key, "cam-1").decode()
     package = Package(
         device="cam-1",
         tenant="default",
         broker="mqtts://127.0.0.1:1",
-        trusted_keys=(release_keys[1].read_text(),),
+        trusted_keys=(key_file.read_text(),),
         authority=authority.pem,
         key=key_pem(key).decode(),
         certificate=authority.sign_client(request, "cam-1"),
+        state_dir=state_dir,
     )
     write_package(machine.root / "root/cam-1.enrol", package)
-    return package
 
 
 def main_pid(machine: SystemdMachine) -> str:
@@ -109,12 +109,12 @@ def set_up(machine: SystemdMachine) -> list[str]:
 def test_a_service_is_set_up_reloaded_and_survives_hangs_and_power_cuts(
     tmp_path: Path,
     machine: SystemdMachine,
-    package: Package,
     release_keys: tuple[PrivateKey, Path],
 ) -> None:
     bundle = make_bundle(tmp_path / "one", release_keys[0])
     shutil.copytree(bundle.folder, machine.root / "opt/one")
 
+    write_enrolment(tmp_path, machine, release_keys[1])
     # One command; the second run changes nothing and restarts nothing.
     assert f"{UNIT} is enabled and running" in set_up(machine)
     assert machine.show(UNIT, "ActiveState") == "active"
@@ -188,13 +188,14 @@ test "$EDGEPACK_STAGE" = staged && id -un > /var/lib/edgepack/hook-ran
 """
 
 
-@pytest.mark.usefixtures("package")
 def test_a_probe_hooks_and_providers_work_in_the_sandbox(
     tmp_path: Path, machine: SystemdMachine, release_keys: tuple[PrivateKey, Path]
 ) -> None:
     bundle = make_bundle(tmp_path / "one", release_keys[0])
     shutil.copytree(bundle.folder, machine.root / "opt/one")
-    set_up(machine)
+    state_dir = '/srv/edge "pack" 100%'
+    write_enrolment(tmp_path, machine, release_keys[1], state_dir=state_dir)
+    assert f"made {state_dir}" in set_up(machine)
     machine.run("systemctl", "stop", UNIT)
     hook = machine.root / "opt/hooks/staged.after.d/10-note"
     hook.parent.mkdir(parents=True)
@@ -205,6 +206,7 @@ def test_a_probe_hooks_and_providers_work_in_the_sandbox(
     said = machine.run_sandboxed("install /opt/one --soak 0", "doctor --json")
     assert (machine.root / "var/lib/edgepack/hook-ran").read_text() == "edgepack\n"
     assert "active    tiny" in machine.run("edgepack-agent", "status").stdout
+    assert (machine.root / state_dir[1:] / "models/tiny/active.json").exists()
     facts = [one["fact"] for one in json.loads(said) if one["subject"] == "providers"]
     wanted = ["CPUExecutionProvider", *["QNNExecutionProvider"] * bool(find_spec(QNN))]
     for provider in wanted:
