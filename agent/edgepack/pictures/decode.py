@@ -31,7 +31,7 @@ PictureSource = str | Path | bytes | bytearray | memoryview | npt.NDArray[Any]
 or 4), colours in the order red, green, blue, alpha."""
 
 MAX_PIXELS = 89_478_485
-"""Pixels of a picture, at most: Pillow's own limit, 270 MB of colours."""
+"""Pixels of a picture, at most: Pillow's own limit, 360 MB of colours."""
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
 """Pillow's formats that are tried: no format that starts another program."""
@@ -101,10 +101,11 @@ def load_image(source: PictureSource, mode: str) -> "Image.Image":
         with Image.open(opened, formats=FORMATS) as file:
             _check_size(title, file.width, file.height)
             _check_depth(title, file.mode)
-            image = ImageOps.exif_transpose(file)
+            ImageOps.exif_transpose(file, in_place=True)  # loads the pixels
+            image: Image.Image = file
             if "transparency" in image.info and mode != image.mode:
                 image = image.convert("RGBA")  # else Pillow warns of each such palette
-            return image.convert(mode)
+            return image if image.mode == mode else image.convert(mode)
     except PictureError as error:
         error.found_in = found_in
         raise

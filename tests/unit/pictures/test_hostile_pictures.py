@@ -3,6 +3,8 @@
 import io
 import os
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -159,3 +161,25 @@ def test_hostile_descriptions_are_refused(change: dict[str, object]) -> None:
     assert decode_json(msgspec.json.encode(document), ModelDescription).picture == described()
     with pytest.raises(msgspec.ValidationError):
         decode_json(msgspec.json.encode({"inputs": [plain | change]}), ModelDescription)
+
+
+_PEAK = """
+import re, sys
+from pathlib import Path
+from PIL import Image
+from edgepack.pictures.decode import load_image
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+before = peak()
+load_image(sys.argv[1], "RGB")
+print(peak() - before)
+"""
+
+
+def test_a_large_picture_is_in_memory_once(tmp_path: Path) -> None:
+    """Pillow's own functions copy a picture for its rotation, and again for its colours."""
+    Image.new("RGB", (5000, 4000)).save(tmp_path / "large.png", compress_level=1)
+    command = [sys.executable, "-c", _PEAK, str(tmp_path / "large.png")]
+    took = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    pixels_kib = 5000 * 4000 * 4 // 1024
+    assert pixels_kib / 2 < int(took) < 1.5 * pixels_kib
