@@ -1,5 +1,7 @@
 """Messages to the service manager, over a real datagram socket, and the table of reloads."""
 
+import contextlib
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -11,6 +13,8 @@ from msgspec.structs import replace
 from edgepack.agent.config import AgentConfig, BrokerConfig, TrustConfig
 from edgepack.agent.daemon.reload import AT_ONCE, merge_settings
 from edgepack.agent.daemon.service_manager import ServiceManager, find_service_manager
+from edgepack.agent.state import lock
+from edgepack.errors import DeviceError
 
 
 @pytest.fixture
@@ -92,6 +96,27 @@ def test_variables_are_checked_and_taken_out(
 
 def test_no_other_address_is_written_to() -> None:
     find_service_manager({"NOTIFY_SOCKET": "vsock:2:1"}).ready()
+
+
+def test_a_start_that_waits_for_the_disk_is_not_given_up(
+    tmp_path: Path, heard: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = [False, True]
+
+    @contextlib.contextmanager
+    def locked(_: Path) -> Iterator[None]:
+        if not works.pop(0):
+            full = OSError(errno.ENOSPC, "No space left on device")
+            raise DeviceError("cannot use the state folder: full") from full
+        yield
+
+    monkeypatch.setattr(lock, "lock_state_dir", locked)
+    manager = ServiceManager(heard.getsockname())
+    with lock.lock_when_disk_works(tmp_path, 0.0, manager.waiting):
+        pass
+    assert heard.recv(999) == (
+        b"EXTEND_TIMEOUT_USEC=60000000\nSTATUS=cannot use the state folder: full"
+    )
 
 
 SETTINGS = AgentConfig(
