@@ -59,6 +59,15 @@ def test_flood_of_words_beside_no_answer_is_a_lost_board(
         Link(ADDRESS, None, "token").open()
 
 
+def test_host_without_ssh_is_told_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BoardError, match="ssh cannot be started: No such file") as caught:
+        Link(ADDRESS, None, "token").open()
+    assert "openssh-client" in (caught.value.remedy or "")
+
+
 def _install_ssh(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
     """Put a program in the place of ssh."""
     ssh = folder / "ssh"

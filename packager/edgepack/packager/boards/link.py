@@ -114,14 +114,21 @@ class Link:
         command = f"{shlex.quote(self.address.python)} -I -c {shlex.quote(start)}"
         options = (word for option in _OPTIONS for word in ("-o", option))
         agent = os.environ.get("SSH_AUTH_SOCK")
-        self._ssh = subprocess.Popen(
-            ("ssh", "-T", *options, *self.address.ssh_words, command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            env=child_environment(os.environ) | ({"SSH_AUTH_SOCK": agent} if agent else {}),
-        )
+        try:
+            self._ssh = subprocess.Popen(
+                ("ssh", "-T", *options, *self.address.ssh_words, command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                env=child_environment(os.environ) | ({"SSH_AUTH_SOCK": agent} if agent else {}),
+            )
+        except OSError as error:
+            raise BoardError(
+                f"ssh cannot be started: {error.strerror}",
+                found_in=f"ssh://{self.address.name}",
+                remedy="install OpenSSH's client on this host (apt install openssh-client)",
+            ) from error
         try:
             hello = self._greet(source)
             self.folder = hello.folder

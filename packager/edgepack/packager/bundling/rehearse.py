@@ -73,7 +73,7 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(
             replace(
                 board,
-                golden=probes[board.board][0].because,
+                golden=_describe_golden(probes[board.board][0]),
                 probe_ms=probes[board.board][0].latency_ms,
                 losses=probes[board.board][1],
             )
@@ -161,7 +161,8 @@ def rehearse(
             (result for result, _ in results.values()), key=lambda it: it.latency_ms or 0.0
         )
         because = "; ".join(
-            f"Ran on board {board}: {result.because}" for board, (result, _) in results.items()
+            f"Ran on board {board}: {_describe_golden(result)}"
+            for board, (result, _) in results.items()
         )
         seen[name] = Rehearsed(ran=True, because=because, latency_ms=slowest.latency_ms)
     return Rehearsal(by_variant=seen, choice=choice, on_boards=on_boards)
@@ -230,14 +231,15 @@ def _rehearsed(
     is_simulator = any(it.is_simulator for it in providers if it.name == probe.provider)
     return Rehearsed(
         ran=True,
-        because=f"Ran {there}: {probe.because}{_describe_preparation(probe)}",
+        because=f"Ran {there}: {_describe_golden(probe)}",
         latency_ms=None if is_simulator else probe.latency_ms,
         is_simulator=is_simulator,
     )
 
 
-def _describe_preparation(probe: ProbeResult) -> str:
-    return "" if probe.preparation is None else f"; {probe.preparation.because}"
+def _describe_golden(probe: ProbeResult) -> str:
+    preparation = "" if probe.preparation is None else f"; {probe.preparation.because}"
+    return f"{probe.because}{preparation}"
 
 
 def _probe(
