@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -13,9 +14,10 @@ from edgepack.decoding import decode_json
 from edgepack.errors import BuildError
 from edgepack.packager.pipeline.board_validation import match_boards
 from edgepack.packager.pipeline.refusal import VariantRefusedError
-from edgepack.packager.profiles.reading import load_profile
+from edgepack.packager.profiles.reading import load_profile, resolve_profile
 from edgepack.packager.runtime.board import Board
 from edgepack.packager.runtime.provider_process import ProviderProcess, Waiting, in_silence
+from edgepack.packager.runtime.race_child import RaceAnswer
 from edgepack.packager.runtime.trial import OUTPUTS, Asked
 from edgepack.packager.tensors.exchange import Tensors, read_tensors, write_tensors
 from edgepack.packager.tensors.sequence import SampleSplit
@@ -50,6 +52,24 @@ class WrongProcess(ProviderProcess):
             ]
             write_tensors(path, outputs)
         return ending
+
+
+class TimedProcess(ProviderProcess):
+    """A board's process whose chip runs each candidate in a multiple of the float model's time."""
+
+    def __init__(self, times: float) -> None:
+        super().__init__()
+        self._times = times
+
+    def ask(self, request: bytes, *, timeout_s: float, waiting: Waiting = in_silence) -> Ending:
+        """Ask the real process, and change its times."""
+        ending = super().ask(request, timeout_s=timeout_s, waiting=waiting)
+        if decode_json(request, Asked).race is None or ending.answer is None:
+            return ending
+        answer = decode_json(ending.answer, RaceAnswer)
+        _, float_s = answer.times_s
+        timed = replace(answer, times_s=(tuple(self._times * it for it in float_s), float_s))
+        return Ending(answer=msgspec.json.encode(timed), because="")
 
 
 def _split(model: onnx.ModelProto) -> SampleSplit:
@@ -90,6 +110,30 @@ def test_variant_is_refused_by_the_one_board_that_computes_it_wrongly(
         ("right", True),
         ("wrong", False),
     ]
+
+
+@pytest.mark.parametrize("times", [0.5, 2.0])
+def test_times_of_the_board_choose_between_quantized_and_float_model(
+    tmp_path: Path, times: float
+) -> None:
+    onnx.save(model := spread_model(3.0), tmp_path / "model.onnx")
+    loose = {"accuracy": {"any": {"keep": 0.01}}, "prefer": "speed"}
+    profile = resolve_profile("cpu", {"gates": loose})
+    with TimedProcess(times) as process:
+        board = (Board(name="board-a", facts=ARM, process=process),)
+        made = prepare(
+            tmp_path / "model.onnx", profile, _split(model), tmp_path / "w", boards=board
+        )
+    (row,) = made.boards
+    assert row.float_latency_ms is not None
+    assert made.timing is not None
+    if times < 1.0:
+        assert made.float_because == ""
+        assert row.latency_ms == pytest.approx(times * row.float_latency_ms)
+        assert made.timing.latency_ms == row.latency_ms
+    else:
+        assert "on the board's CPUExecutionProvider the quantized one is" in made.float_because
+        assert row.latency_ms == row.float_latency_ms
 
 
 def test_boards_prove_the_profiles_that_their_facts_fit() -> None:
