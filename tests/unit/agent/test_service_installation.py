@@ -9,15 +9,24 @@ from edgepack.agent.service import installation, setup
 from edgepack.errors import DeviceError
 
 
-def test_programs_and_folders_that_the_sandbox_hides_are_named() -> None:
+def test_programs_and_folders_that_the_sandbox_hides_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for place in ("/home/ann/.venv/bin/edgepack-agent", "/root/agent"):
         with pytest.raises(DeviceError, match="sandbox") as caught:
             installation._check_program(Path(place))
         assert caught.value.found_in == place
         with pytest.raises(DeviceError, match="sandbox"):
             list(installation.allow_state_dir(Path(place)))
+    monkeypatch.setattr("sys.executable", "/home/ann/python")
+    with pytest.raises(DeviceError, match="sandbox") as caught:
+        installation._check_program(Path("/bin/sh"))
+    assert caught.value.found_in == "/home/ann/python"
+    monkeypatch.setattr("sys.executable", "/bin/sh")
+    monkeypatch.setattr(installation, "__file__", "/opt/installation.py")
     with pytest.raises(DeviceError, match="not found"):
         installation._check_program(Path("/usr/bin/edgepack-agent-missing"))
+    installation._check_program(Path("/bin/sh"))
 
 
 def test_a_state_folder_adds_no_line_to_the_unit() -> None:

@@ -5,6 +5,7 @@ A package of the system brings the same three files in `/usr/lib`; then nothing 
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,13 +147,14 @@ def _check_root(command: str) -> None:
 
 
 def _check_program(program: Path) -> None:
-    hidden = next((one for one in _HIDDEN if program.is_relative_to(one)), None)
-    if hidden is not None:
-        raise DeviceError(
-            f"the sandbox of the service hides {hidden}, so the service could not start the agent",
-            found_in=str(program),
-            remedy="install edgepack elsewhere: python3 -m venv /opt/edgepack",
-        )
+    # The command, its interpreter and this package may each be a link to another place.
+    for place in (program, *(Path(one).resolve() for one in (program, sys.executable, __file__))):
+        if hidden := next((one for one in _HIDDEN if place.is_relative_to(one)), None):
+            raise DeviceError(
+                f"the sandbox of the service hides {hidden}, so the service cannot start the agent",
+                found_in=str(place),
+                remedy="install edgepack elsewhere: /usr/bin/python3 -m venv /opt/edgepack",
+            )
     if not os.access(program, os.X_OK):
         raise DeviceError(
             "the command edgepack-agent was not found where this program runs",
