@@ -31,7 +31,7 @@ def _refusal(source: bytes | Path | np.ndarray) -> PictureError:
     return caught.value
 
 
-def _png_of_size(width: int, height: int) -> bytes:
+def png_of_size(width: int, height: int) -> bytes:
     def chunk(kind: bytes, content: bytes) -> bytes:
         body = kind + content
         return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
@@ -54,7 +54,7 @@ def test_a_format_that_starts_another_program_is_not_tried() -> None:
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("size", [(100_000, 100_000), (2**31 - 1, 2), (MAX_PIXELS + 1, 1)])
 def test_too_many_pixels_are_refused_before_they_are_decoded(size: tuple[int, int]) -> None:
-    problem = _refusal(_png_of_size(*size)).problem
+    problem = _refusal(png_of_size(*size)).problem
     assert "pixels" in problem
 
 
@@ -115,7 +115,7 @@ def test_grey_of_16_bits_is_refused_and_colour_of_16_bits_keeps_the_upper_bits()
     deep = Image.fromarray(np.full((9, 9), 3000, np.uint16))
     assert "more than 8 bits a pixel (mode I;16)" in _refusal(encoded(deep)).problem
     raw = b"".join(b"\0" + struct.pack(">3H", 0x1234, 0xABCD, 0xFF00) * 32 for _ in range(24))
-    picture = io.BytesIO(_png_of_size(32, 24))
+    picture = io.BytesIO(png_of_size(32, 24))
     with Image.open(picture) as plain:
         assert plain.mode == "RGB"
     head = struct.pack(">IIBBBBB", 32, 24, 16, 2, 0, 0, 0)

@@ -5,6 +5,8 @@ from typing import Any
 import msgspec
 
 from edgepack.agent.runtime.sessions import SessionTensor
+from edgepack.pictures.results import Box, Label
+from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription
 from edgepack.wire.messages import BundleRef, Choice
 
 MAX_JSON_BYTES = 8 * 1024 * 1024
@@ -104,6 +106,24 @@ class InferResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     outputs: list[OutputTensor] = []
 
 
+class ImageAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Answer to a picture.
+
+    Attributes:
+        model_name, model_version: Model, and the release that answers.
+        width, height: Size of the picture upright, pixels.
+        labels, boxes, text: See `edgepack.pictures.results.Answer`.
+    """
+
+    model_name: str
+    model_version: str
+    width: int
+    height: int
+    labels: tuple[Label, ...] = ()
+    boxes: tuple[Box, ...] = ()
+    text: str | None = None
+
+
 class TensorMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """Input or output of a model; -1 for a free dimension."""
 
@@ -119,6 +139,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
         bundle, choice: Release, and choice of its variant.
         inputs, outputs: Tensors with the names of free dimensions.
         troubles: Reasons why newer releases could not be opened.
+        description: Preparation of pictures, tasks of the outputs, names of classes.
     """
 
     bundle: BundleRef
@@ -126,6 +147,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[SessionTensor, ...] = ()
     outputs: tuple[SessionTensor, ...] = ()
     troubles: tuple[str, ...] = ()
+    description: ModelDescription = NOTHING_KNOWN
 
 
 class ModelMetadata(msgspec.Struct, frozen=True, kw_only=True):

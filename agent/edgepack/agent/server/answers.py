@@ -11,6 +11,7 @@ from edgepack.agent.inference_protocol.messages import (
     EXTENSIONS,
     PLATFORM,
     SERVER_NAME,
+    ImageAnswer,
     Live,
     ModelFacts,
     ModelIndex,
@@ -31,7 +32,6 @@ from edgepack.agent.server.hosted_model import HostedModel, Inference
 from edgepack.agent.server.hosting import Hosting
 from edgepack.agent.server.http_messages import HttpError, Response
 from edgepack.agent.server.inferring import (
-    Decoded,
     check_outputs,
     decode_request,
     encode_response,
@@ -40,7 +40,7 @@ from edgepack.agent.server.openapi import describe_operations
 from edgepack.agent.server.regions import Regions
 from edgepack.agent.server.statistics import Statistics, Stopwatch
 from edgepack.decoding import decode_json
-from edgepack.errors import EdgepackError
+from edgepack.errors import EdgepackError, PictureError
 
 log = logging.getLogger(__name__)
 
@@ -124,6 +124,7 @@ class Answers:
                 inputs=serving.session.inputs,
                 outputs=serving.session.outputs,
                 troubles=model.follower.troubles,
+                description=serving.description,
             ),
         )
         return _json(metadata)
@@ -163,7 +164,7 @@ class Answers:
             )
         return model
 
-    def infer(self, call: Call) -> Response | None:
+    def infer(self, call: Call) -> None:
         """Run an inference; the answer may come later."""
         watch = Stopwatch()
         model = self._model(call)
@@ -179,48 +180,85 @@ class Answers:
                 if settings.sequence_start:
                     model.begin_sequence(sequence)
                 session = model.find_sequence(sequence)
-            watch.read()
-            inference = Inference(decoded.feeds, session, watch)
+        except HttpError:
+            watch.add_to(model.statistics, is_good=False)
+            raise
 
-            def answer(inference: Inference) -> None:
-                try:
-                    response = self._answer(model, decoded, inference)
-                except HttpError as error:
-                    response = error_response(error)
-                except Exception:  # the outermost loop of what peers can cause
-                    log.exception("model=%s an answer fails because of a fault", model.name)
-                    response = error_response(HttpError(500, _FAULT))
-                watch.add_to(model.statistics, is_good=response.status == 200)
-                if sequence and settings.sequence_end:
-                    model.end_sequence(sequence)
-                call.exchange.respond(response)
+        def encode(inference: Inference, version: str) -> Response:
+            return encode_response(decoded, inference.outputs, model.name, version, self._regions)
 
+        def end() -> None:
+            if sequence and settings.sequence_end:
+                model.end_sequence(sequence)
+
+        watch.read()
+        self._submit(call, model, Inference(decoded.feeds, session, watch), encode, end)
+
+    def answer_image(self, call: Call) -> None:
+        """Answer a picture; the answer comes later."""
+        watch = Stopwatch()
+        model = self._model(call)
+
+        def encode(inference: Inference, version: str) -> Response:
+            answer = inference.answer
+            if answer is None or answer.frame is None:
+                raise HttpError(500, _FAULT)
+            return _json(
+                ImageAnswer(
+                    model_name=model.name,
+                    model_version=version,
+                    width=answer.frame.width,
+                    height=answer.frame.height,
+                    labels=answer.labels,
+                    boxes=answer.boxes,
+                    text=answer.text,
+                )
+            )
+
+        watch.read()
+        self._submit(call, model, Inference({}, None, watch, call.request.body), encode)
+
+    def _submit(
+        self,
+        call: Call,
+        model: HostedModel,
+        inference: Inference,
+        encode: Callable[[Inference, str], Response],
+        end: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Run an inference now or later, and respond.
+
+        Args:
+            call: The request.
+            model: The model.
+            inference: The inference.
+            encode: Returns the response of a release, by its version.
+            end: Called after the inference.
+
+        Raises:
+            HttpError: Too many requests wait.
+        """
+        watch = inference.watch
+
+        def answer(inference: Inference) -> None:
+            try:
+                response = encode(inference, _find_version(model, inference))
+            except HttpError as error:
+                response = error_response(error)
+            except Exception:  # the outermost loop of what peers can cause
+                log.exception("model=%s an answer fails because of a fault", model.name)
+                response = error_response(HttpError(500, _FAULT))
+            watch.add_to(model.statistics, is_good=response.status == 200)
+            end()
+            call.exchange.respond(response)
+
+        try:
             cancel = model.submit(inference, answer)
         except HttpError:
             watch.add_to(model.statistics, is_good=False)
             raise
         if cancel is not None:
             call.exchange.on_lost(cancel)
-        return None
-
-    def _answer(self, model: HostedModel, decoded: Decoded, inference: Inference) -> Response:
-        """Return the answer to an inference that has run.
-
-        Raises:
-            HttpError: The inference failed.
-        """
-        error = inference.error
-        if isinstance(error, ValueError):
-            raise HttpError(400, str(error)) from error
-        if isinstance(error, EdgepackError):
-            raise HttpError(500, str(error)) from error
-        if error is not None:
-            log.error("model=%s an inference fails because of a fault", model.name, exc_info=error)
-            raise HttpError(500, _FAULT) from error
-        if inference.bundle is None:
-            raise HttpError(503, "the server stops", retry_s=1)
-        version = inference.bundle.version
-        return encode_response(decoded, inference.outputs, model.name, version, self._regions)
 
     def begin_sequence(self, call: Call) -> Response:
         """Begin a sequence."""
@@ -251,6 +289,25 @@ class Answers:
     def list_regions(self, call: Call) -> Response:
         """List a region, or all regions of the user."""
         return _json(self._regions.statuses("".join(call.names), call.request.find_peer()))
+
+
+def _find_version(model: HostedModel, inference: Inference) -> str:
+    """Return the version that ran an inference.
+
+    Raises:
+        HttpError: The inference failed.
+    """
+    error = inference.error
+    if isinstance(error, ValueError | PictureError):
+        raise HttpError(400, str(error)) from error
+    if isinstance(error, EdgepackError):
+        raise HttpError(500, str(error)) from error
+    if error is not None:
+        log.error("model=%s an inference fails because of a fault", model.name, exc_info=error)
+        raise HttpError(500, _FAULT) from error
+    if inference.bundle is None:
+        raise HttpError(503, "the server stops", retry_s=1)
+    return inference.bundle.version
 
 
 def _json(value: object, status: int = 200) -> Response:

@@ -14,9 +14,11 @@ from edgepack.agent.config import ServerConfig
 from edgepack.agent.runtime.sessions import Tensor
 from edgepack.agent.server.http_messages import HttpError
 from edgepack.agent.server.statistics import ModelStatistics, Stopwatch
+from edgepack.agent.serving.answers import answer_picture
 from edgepack.agent.serving.following import Follower
 from edgepack.agent.serving.model_session import HOLD_S, MAX_HOLD_S, ModelSession
 from edgepack.errors import EdgepackError
+from edgepack.pictures.results import Answer
 from edgepack.wire.messages import BundleRef
 
 QUICK_S = 0.0002
@@ -34,19 +36,26 @@ class Inference:
 
     Attributes:
         feeds: Inputs.
+        picture: File of a picture in place of inputs; None without a picture.
         session: Sequence that runs the inference; None for the serving release.
         watch: Times.
         outputs: Outputs once the inference has run.
+        answer: Answer to the picture, likewise.
         bundle: Release that ran.
         error: What the inference raised.
     """
 
-    __slots__ = ("bundle", "error", "feeds", "outputs", "session", "watch")
+    __slots__ = ("answer", "bundle", "error", "feeds", "outputs", "picture", "session", "watch")
 
     def __init__(
-        self, feeds: dict[str, Tensor], session: ModelSession | None, watch: Stopwatch
+        self,
+        feeds: dict[str, Tensor],
+        session: ModelSession | None,
+        watch: Stopwatch,
+        picture: memoryview | None = None,
     ) -> None:
-        self.feeds, self.session, self.watch = feeds, session, watch
+        self.feeds, self.session, self.watch, self.picture = feeds, session, watch, picture
+        self.answer: Answer | None = None
         self.outputs: Mapping[str, Tensor] = {}
         self.bundle: BundleRef | None = None
         self.error: Exception | None = None
@@ -111,7 +120,7 @@ class HostedModel:
                 429, f"{self._limit} requests for model '{self.name}' run or wait", retry_s=1
             )
         self.busy += 1
-        if self.is_quick:
+        if self.is_quick and inference.picture is None:
             self._run(inference)
             self._finish(inference, done)
             return None
@@ -179,7 +188,10 @@ class HostedModel:
             else:
                 serving = self.follower.serving
                 inference.bundle = serving.pointer.bundle
-                inference.outputs = serving.run(inference.feeds)
+                if inference.picture is not None:
+                    inference.answer = answer_picture(serving, inference.picture)
+                else:
+                    inference.outputs = serving.run(inference.feeds)
         except Exception as error:  # noqa: BLE001 - answered, and logged if unexpected
             inference.error = error
         watch.ended = time.perf_counter_ns()
@@ -187,7 +199,8 @@ class HostedModel:
 
     def _finish(self, inference: Inference, done: Callable[[Inference], None]) -> None:
         self.busy -= 1
-        if inference.bundle is not None and inference.error is None:
+        is_measured = inference.bundle is not None and inference.picture is None
+        if is_measured and inference.error is None:
             self._measure(inference)
         done(inference)
 

@@ -27,6 +27,7 @@ _ERRORS = {
 def describe_operations() -> bytes:
     """Return the description, as JSON."""
     kinds = [kind for one in OPERATIONS for kind in (one.gives, one.takes) if kind is not None]
+    kinds = [kind for kind in kinds if kind is not bytes]
     _, schemas = msgspec.json.schema_components([ErrorAnswer, *kinds], ref_template=_REFERENCE)
     paths: dict[str, dict[str, Any]] = {}
     for one in OPERATIONS:
@@ -63,7 +64,9 @@ def _operation(one: Operation) -> dict[str, Any]:
             **{status: {"description": text, "content": error} for status, text in _ERRORS.items()},
         },
     }
-    if one.takes is not None:
+    if one.takes is bytes:
+        found["requestBody"] = {"required": True, "content": {"application/octet-stream": {}}}
+    elif one.takes is not None:
         document = {"schema": _schema(one.takes)}
         found["requestBody"] = {"required": True, "content": {"application/json": document}}
     if one.takes is InferRequest:

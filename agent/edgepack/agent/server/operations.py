@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from edgepack.agent.inference_protocol.messages import (
     Empty,
+    ImageAnswer,
     InferRequest,
     InferResponse,
     Live,
@@ -33,7 +34,7 @@ class Operation(NamedTuple):
         path: Path; open parts are in braces.
         text: Summary.
         gives: Type of the answer; None for a text.
-        takes: Type of the request's JSON; None without a body.
+        takes: Type of the request's JSON, `bytes` for a file; None without a body.
     """
 
     name: str
@@ -120,6 +121,7 @@ _OF_MODELS = tuple(
         Operation("answer_model", "GET", "/ready", "Return whether a model serves.", ModelReady),
         Operation("answer_statistics", "GET", "/stats", "Return statistics.", Statistics),
         Operation("infer", "POST", "/infer", "Run an inference.", InferResponse, InferRequest),
+        Operation("answer_image", "POST", "/image", "Answer a picture.", ImageAnswer, bytes),
     )
 )
 OPERATIONS = (*_FIRST, *_OF_MODELS)

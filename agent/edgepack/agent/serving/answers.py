@@ -73,9 +73,7 @@ class Answering:
                 print(answer.labels, answer.boxes, answer.text)
             ```
         """
-        release = self._release()
-        outputs, frame = _ask(release, picture)
-        return answers.answer_to(release.description, outputs, frame)
+        return answer_picture(self._release(), picture)
 
     def classify(
         self, picture: Question, *, top: int = MOST_LABELS, output: str = ""
@@ -148,6 +146,12 @@ class Answering:
         answers.check_ability(release.description, "embed")
         outputs, _ = _ask(release, picture)
         return answers.embed(release.description, outputs)
+
+
+def answer_picture(release: Release, picture: Question) -> Answer:
+    """Return all answers of a release; see `Answering.run_image`."""
+    outputs, frame = _ask(release, picture)
+    return answers.answer_to(release.description, outputs, frame)
 
 
 def _ask(release: Release, question: Question) -> tuple[dict[str, Tensor], Frame | None]:

@@ -1,0 +1,72 @@
+"""Pictures through a real model server: the answers of an application, and bad files."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from edgepack.agent import open_model
+from tests.simulators.model_server import ModelServer
+from tests.simulators.pointers import write_pointer
+from tests.unit.agent_runtime.examples import install_documented, install_model
+from tests.unit.pictures.drawn import encoded, noise
+from tests.unit.pictures.test_hostile_pictures import png_of_size
+
+IMAGE = "/v2/models/defects/image"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServer]:
+    folder = tmp_path_factory.mktemp("server")
+    server = ModelServer(folder, "body_bytes = 2000000")
+    write_pointer(server.state_dir, install_documented(server.state_dir, folder))
+    write_pointer(server.state_dir, install_model(server.state_dir, 1, scale=1.0, name="plain"))
+    server.start()
+    yield server
+    assert "Traceback" not in server.said()
+    assert server.stop() == 0, server.said()
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP"])
+def test_a_picture_gets_the_answer_of_an_application_to_the_last_bit(
+    form: str, server: ModelServer
+) -> None:
+    content = encoded(noise(50, 30), form)
+    with open_model("defects", server.state_dir, threads=1) as model:
+        labels = model.classify(content)
+    for path in (IMAGE, "/v2/models/defects/versions/1.1.0/image"):
+        found = server.ask("POST", path, content)
+        assert found.status == 200
+        answer = found.value
+        assert answer["labels"] == json.loads(msgspec.json.encode(labels))
+        assert (answer["width"], answer["height"]) == (50, 30)
+        assert (answer["model_name"], answer["model_version"]) == ("defects", "1.1.0")
+
+
+def test_metadata_state_the_meaning_of_inputs_and_labels(server: ModelServer) -> None:
+    described = server.ask("GET", "/v2/models/defects").value["parameters"]["description"]
+    assert described["inputs"][0]["mean"] == [0.5]
+    assert described["parts"][0]["class_names"][1] == "dent"
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "words"),
+    [
+        (IMAGE, b"not a picture", "cannot be read as an image"),
+        (IMAGE, b"", "cannot be read as an image"),
+        (IMAGE, png_of_size(100_000, 100_000), "pixels"),
+        (IMAGE, encoded(noise(60, 60), "JPEG")[:900], "cannot be read as an image"),
+        ("/v2/models/plain/image", encoded(noise(9, 9)), "describes no preparation of pictures"),
+    ],
+)
+def test_bad_pictures_are_refused_and_others_are_served(
+    path: str, content: bytes, words: str, server: ModelServer
+) -> None:
+    refused = server.ask("POST", path, content)
+    assert refused.status == 400
+    assert words in refused.value["error"]
+    assert server.ask("POST", IMAGE, Path(server.state_dir.parent / "part.png").read_bytes())
+    assert server.ask("POST", "/v2/models/absent/image", content).status == 404
+    assert server.ask("POST", IMAGE, b"\0" * 2_000_001).status == 413
