@@ -6,10 +6,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from edgepack.agent import open_model
+from edgepack.agent import DeviceError, PictureError, open_model
 from tests.simulators.model_server import ModelServer
 from tests.simulators.pointers import write_pointer
+from tests.simulators.waiting import wait_until
 from tests.unit.agent_runtime.examples import install_documented, install_model
 from tests.unit.pictures.drawn import encoded, noise
 from tests.unit.pictures.test_hostile_pictures import png_of_size
@@ -70,3 +72,55 @@ def test_bad_pictures_are_refused_and_others_are_served(
     assert server.ask("POST", IMAGE, Path(server.state_dir.parent / "part.png").read_bytes())
     assert server.ask("POST", "/v2/models/absent/image", content).status == 404
     assert server.ask("POST", IMAGE, b"\0" * 2_000_001).status == 413
+
+
+def test_a_served_model_answers_as_the_model_in_the_process(server: ModelServer) -> None:
+    picture = encoded(noise(31, 40))
+    with (
+        open_model("defects", server.state_dir, threads=1) as own,
+        open_model("defects", server.state_dir, via="server") as served,
+    ):
+        assert served.description == own.description
+        assert served.classify(picture, top=2) == own.classify(picture, top=2)
+        assert served.run_image(picture).labels == own.run_image(picture).labels
+        with pytest.raises(ValueError, match=r"`detect` needs .* this one gives classes"):
+            served.detect(picture)
+        with pytest.raises(PictureError, match="cannot be read as an image"):
+            served.classify(b"")
+
+
+def test_an_update_between_preparation_and_inference_mixes_no_releases(
+    server: ModelServer,
+) -> None:
+    picture = encoded(noise(31, 40))
+    with open_model("defects", server.state_dir, threads=1) as own:
+        old, described = own.classify(picture), own.description
+    (part,) = described.parts
+    other = replace(part, class_names=tuple(f"new {name}" for name in part.class_names))
+    described = replace(described, parts=(other,))
+    newer = install_model(server.state_dir, 2, scale=-1.0, name="defects", description=described)
+    with open_model("defects", server.state_dir, via="server") as served:
+        answers = {served.classify(picture)}
+
+        def has_changed() -> bool:
+            answers.add(served.classify(picture))
+            return len(answers) == 2
+
+        write_pointer(server.state_dir, newer)
+        wait_until(has_changed)
+        answers |= {served.classify(picture) for _ in range(5)}
+    assert len(answers) == 2
+    (new,) = answers - {old}
+    assert all(label.name.startswith("new ") for label in new)
+    assert [label.score for label in new] != [label.score for label in old]
+
+
+def test_a_release_that_changes_during_each_question_is_an_error(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_model("defects", server.state_dir, via="server") as served:
+        facts = served._facts()
+        gone = replace(facts, bundle=replace(facts.bundle, version="0.0.0"))
+        monkeypatch.setattr(served, "_facts", lambda: gone)
+        with pytest.raises(DeviceError, match="changed 5 times during a question"):
+            served.classify(encoded(noise(31, 40)))

@@ -4,8 +4,8 @@ The bundle states how a picture is prepared and what outputs mean. A question ru
 from the preparation to the answer: an update may bring another size, mean or order of classes.
 """
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ from edgepack.pictures.frame import Frame
 from edgepack.pictures.prepare import feed_picture
 from edgepack.pictures.results import Answer, Box, Label
 from edgepack.tasks.description import ModelDescription
+
+T = TypeVar("T")
 
 Question = PictureSource | Mapping[str, Tensor]
 """A picture, or the arrays of `run`, for a model of other inputs."""
@@ -49,6 +51,10 @@ class Answering:
         """Return the release that answers the next question."""
         raise NotImplementedError
 
+    def _ask_release(self, act: Callable[[Release], T]) -> T:
+        """Return the answer of a release."""
+        return act(self._release())
+
     @property
     def description(self) -> ModelDescription:
         """Meaning of inputs and outputs of the release that serves now, from its bundle."""
@@ -73,7 +79,7 @@ class Answering:
                 print(answer.labels, answer.boxes, answer.text)
             ```
         """
-        return answer_picture(self._release(), picture)
+        return self._ask_release(lambda release: answer_picture(release, picture))
 
     def classify(
         self, picture: Question, *, top: int = MOST_LABELS, output: str = ""
@@ -94,10 +100,12 @@ class Answering:
                     print(label.name, round(label.score, 3))
             ```
         """
-        release = self._release()
-        answers.check_ability(release.description, "classify")
-        outputs, _ = _ask(release, picture)
-        return answers.classify(release.description, outputs, top=top, output=output)
+
+        def answer(release: Release) -> tuple[Label, ...]:
+            outputs, _ = _ask(release, picture, "classify")
+            return answers.classify(release.description, outputs, top=top, output=output)
+
+        return self._ask_release(answer)
 
     def detect(self, picture: Question, *, least: float | None = None) -> tuple[Box, ...]:
         """Return the objects of a picture, with boxes in pixels of the picture.
@@ -106,10 +114,12 @@ class Answering:
             picture: See `run_image`. A picture that EXIF turns is measured upright.
             least: Least score, 0 … 1; by default the usual threshold of the model's layout.
         """
-        release = self._release()
-        answers.check_ability(release.description, "detect")
-        outputs, frame = _ask(release, picture)
-        return answers.detect(release.description, outputs, frame, least=least)
+
+        def answer(release: Release) -> tuple[Box, ...]:
+            outputs, frame = _ask(release, picture, "detect")
+            return answers.detect(release.description, outputs, frame, least=least)
+
+        return self._ask_release(answer)
 
     def read(self, picture: Question) -> str:
         """Return the text of a picture.
@@ -117,10 +127,11 @@ class Answering:
         Args:
             picture: See `run_image`.
         """
-        release = self._release()
-        answers.check_ability(release.description, "read")
-        outputs, _ = _ask(release, picture)
-        return answers.read(release.description, outputs)
+
+        def answer(release: Release) -> str:
+            return answers.read(release.description, _ask(release, picture, "read")[0])
+
+        return self._ask_release(answer)
 
     def segment(self, picture: Question) -> npt.NDArray[np.int32]:
         """Return the class of each pixel of a picture.
@@ -131,10 +142,12 @@ class Answering:
         Returns:
             int32 (height, width) of the picture; -1 where the model does not see the picture.
         """
-        release = self._release()
-        answers.check_ability(release.description, "segment")
-        outputs, frame = _ask(release, picture)
-        return answers.segment(release.description, outputs, frame)
+
+        def answer(release: Release) -> npt.NDArray[np.int32]:
+            outputs, frame = _ask(release, picture, "segment")
+            return answers.segment(release.description, outputs, frame)
+
+        return self._ask_release(answer)
 
     def embed(self, picture: Question) -> npt.NDArray[Any]:
         """Return the embedding of a picture, of the model's own dtype and length.
@@ -142,10 +155,11 @@ class Answering:
         Args:
             picture: See `run_image`.
         """
-        release = self._release()
-        answers.check_ability(release.description, "embed")
-        outputs, _ = _ask(release, picture)
-        return answers.embed(release.description, outputs)
+
+        def answer(release: Release) -> npt.NDArray[Any]:
+            return answers.embed(release.description, _ask(release, picture, "embed")[0])
+
+        return self._ask_release(answer)
 
 
 def answer_picture(release: Release, picture: Question) -> Answer:
@@ -154,13 +168,22 @@ def answer_picture(release: Release, picture: Question) -> Answer:
     return answers.answer_to(release.description, outputs, frame)
 
 
-def _ask(release: Release, question: Question) -> tuple[dict[str, Tensor], Frame | None]:
+def _ask(
+    release: Release, question: Question, ability: str = ""
+) -> tuple[dict[str, Tensor], Frame | None]:
     """Run an inference on a prepared picture.
 
+    Args:
+        release: Answers.
+        question: The picture.
+        ability: Method of `ABILITIES` that the model must have; "" for none.
+
     Raises:
-        ValueError: The model takes no picture, or several at once.
+        ValueError: The model does something else, or takes no picture, or several at once.
         PictureError: The picture cannot be read.
     """
+    if ability:
+        answers.check_ability(release.description, ability)
     if isinstance(question, Mapping):
         return release.run(question), None
     names = [tensor.name for tensor in release.inputs]

@@ -10,7 +10,7 @@ ends the server alone: calls wait until the agent has started the server again.
 import asyncio
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -31,6 +31,7 @@ from edgepack.agent.inference_protocol.messages import (
 )
 from edgepack.agent.inference_protocol.tensors import datatype_of_array, dtype_of
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor
+from edgepack.agent.serving.answers import Answering, Release
 from edgepack.agent.serving.model_session import HOLD_S, MAX_HOLD_S
 from edgepack.agent.serving.server_client import Reply, ServerClient
 from edgepack.agent.state.models import MODEL_NAME
@@ -46,7 +47,36 @@ _ALIGNMENT = 64
 _RESPONSE = json_decoder(InferResponse)
 
 
-class ServedModel:
+MOST_RELEASES = 5
+"""Releases that may be replaced while a question is asked."""
+
+
+class ReleaseReplacedError(Exception):
+    """Another release than expected ran an inference."""
+
+
+class ServedRelease:
+    """A release of a model in the server, as long as no other release runs an inference.
+
+    Attributes:
+        description: Meaning of inputs and outputs.
+        inputs: Inputs of the model, in its own order.
+    """
+
+    def __init__(self, model: "ServedModel", facts: ModelFacts) -> None:
+        self.description, self.inputs = facts.description, facts.inputs
+        self._model, self._version = model, facts.bundle.version
+
+    def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Run an inference.
+
+        Raises:
+            ReleaseReplacedError: Another release ran.
+        """
+        return self._model.infer(feeds, "", self._version)
+
+
+class ServedModel(Answering):
     """The active model of a device in the model server; safe to use from several threads.
 
     Made by `open_model(name, via="server")`. A forked child uses connections of its own.
@@ -135,10 +165,36 @@ class ServedModel:
     ) -> None:
         self.close()
 
-    def infer(self, feeds: Mapping[str, Tensor] | Tensor, sequence: str) -> dict[str, Tensor]:
-        """Run an inference of a sequence; "" runs on the serving release.
+    def _release(self) -> ServedRelease:
+        return ServedRelease(self, self._facts())
+
+    def _ask_release(self, act: Callable[[Release], T]) -> T:
+        """Return the answer of a release; ask again if an update comes between.
 
         Raises:
+            DeviceError: The release changes again and again.
+        """
+        for _ in range(MOST_RELEASES):
+            try:
+                return act(self._release())
+            except ReleaseReplacedError:
+                continue
+        raise DeviceError(
+            f"the release of model '{self._name}' changed {MOST_RELEASES} times during a question"
+        )
+
+    def infer(
+        self, feeds: Mapping[str, Tensor] | Tensor, sequence: str, version: str = ""
+    ) -> dict[str, Tensor]:
+        """Run an inference of a sequence; "" runs on the serving release.
+
+        Args:
+            feeds: The inputs.
+            sequence: Id of a sequence, or "".
+            version: Version of the release that must run; "" for any release.
+
+        Raises:
+            ReleaseReplacedError: Another release ran.
             ValueError: The feeds do not fit the inputs, or the model is closed.
             DeviceError: The provider failed, or the server does not answer.
         """
@@ -154,7 +210,7 @@ class ServedModel:
                 self._heads.clear()
             self._heads[key] = head
         content = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
-        return _outputs_of(self._ask([head, *content]))
+        return _outputs_of(self._ask([head, *content]), version)
 
     def _named(self, array: Tensor) -> dict[str, Tensor]:
         """Return the feeds of a model with a single input."""
@@ -308,16 +364,20 @@ def _decode(reply: Reply, kind: type[T]) -> T:
         raise DeviceError(f"the answer of the model server is malformed: {error}") from error
 
 
-def _outputs_of(reply: Reply) -> dict[str, Tensor]:
+def _outputs_of(reply: Reply, version: str) -> dict[str, Tensor]:
     """Return the outputs of an answer, without a copy.
 
     Raises:
+        ReleaseReplacedError: Another version answers.
         DeviceError: The answer is malformed.
     """
     outputs: dict[str, Tensor] = {}
     at = reply.json_length
     try:
-        for output in _RESPONSE.decode(reply.json).outputs:
+        answer = _RESPONSE.decode(reply.json)
+        if version and answer.model_version != version:
+            raise ReleaseReplacedError
+        for output in answer.outputs:
             parameters = output.parameters
             size = parameters.binary_data_size if parameters else None
             if size is None or size < 0:
