@@ -31,7 +31,7 @@ export ORT_DISABLE_TELEMETRY := 1
 # tests takes 12 s of processor time instead of 5 s, the imports of `edgepack build` .8 s instead of .5 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-main test-openvino environments check bench bench-packager bench-unseen shipped-models bench-tasks evidence bench-fleet bench-gates bench-swaps bench-transfer bench-deltas bench-drift bench-watch conformance scan-operators docs screenshots release pins clean
+.PHONY: demo test test-main test-openvino environments check bench bench-packager bench-unseen shipped-models bench-tasks evidence bench-fleet bench-gates bench-swaps bench-transfer bench-deltas bench-drift bench-watch conformance scan-operators docs screenshots release packages test-packages pins clean
 
 # KEEP=1 leaves fleet and dashboard running until Ctrl-C.
 demo: $(READY)
@@ -40,10 +40,15 @@ demo: $(READY)
 test: test-main test-openvino
 
 test-main: $(READY) $(OLDEST_READY)
-	$(BIN)/python -m pytest -m "not openvino" --numprocesses $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -m "not openvino and not packages" --numprocesses $(WORKERS) --dist worksteal
 
 test-openvino: $(OPENVINO_READY)
 	$(OPENVINO_VENV)/bin/python -m pytest tests/openvino
+
+# The packages on a Debian of their own, under a real systemd. It needs root and mmdebstrap; a root of Debian
+# stays in .cache/packages.
+test-packages: $(READY)
+	$(BIN)/python -m pytest tests/packages
 
 # All that tests need. Pytest rewrites each file of tests once, not once in each worker.
 environments: $(READY) $(OPENVINO_READY) $(OLDEST_READY)
@@ -158,6 +163,11 @@ release: $(RELEASE_READY)
 	$(RELEASE_VENV)/device/bin/python -m pip uninstall --quiet --yes pip setuptools
 	$(RELEASE_VENV)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
 		--spec-version 1.6 --validate --output-file dist/edgepack.cdx.json $(RELEASE_VENV)/device/bin/python
+
+# The agent for devices, in dist/: .deb files for amd64 and arm64, and an image for containers, for which
+# mmdebstrap must be installed. PACKAGES="--python 3.11 --python 3.13 --no-image" chooses others.
+packages: $(READY)
+	$(BIN)/python -m system_packages $(PACKAGES)
 
 # requirements/*.txt: what constraints.txt pins, with the hash of each file.
 UV_COMPILE = $(RELEASE_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \

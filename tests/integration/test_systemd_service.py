@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.agent.enrolment.identity import key_pem, make_key, make_signing_request
-from edgepack.agent.enrolment.package import Package, write_package
+from edgepack.agent.enrolment.package import write_package
 from edgepack.agent.service import installation
 from edgepack.agent.state.models import DEFAULT_STATE_DIR
 from edgepack.bundle.keys import PrivateKey
-from edgepack.fleet.enrolment.authority import Authority
 from tests.simulators.bundles import make_bundle
+from tests.simulators.enrolled import make_package
 from tests.simulators.systemd_machine import SystemdMachine, booted, why_not
 from tests.simulators.waiting import wait_until
 
@@ -75,7 +74,7 @@ def analyze(*words: str) -> subprocess.CompletedProcess[str]:
 def machine(tmp_path: Path) -> Iterator[SystemdMachine]:
     if because := why_not():
         pytest.skip(because)
-    with booted(tmp_path / "machine") as machine:
+    with booted(SystemdMachine(tmp_path / "machine")) as machine:
         yield machine
 
 
@@ -83,18 +82,7 @@ def write_enrolment(
     folder: Path, machine: SystemdMachine, key_file: Path, state_dir: str = str(DEFAULT_STATE_DIR)
 ) -> None:
     """Write an enrolment package with a key on the machine, as `/root/cam-1.enrol`."""
-    authority, key = Authority(folder / "pki"), make_key()
-    request = make_signing_request(key, "cam-1").decode()
-    package = Package(
-        device="cam-1",
-        tenant="default",
-        broker="mqtts://127.0.0.1:1",
-        trusted_keys=(key_file.read_text(),),
-        authority=authority.pem,
-        key=key_pem(key).decode(),
-        certificate=authority.sign_client(request, "cam-1"),
-        state_dir=state_dir,
-    )
+    package = make_package(folder / "pki", key_file, state_dir)
     write_package(machine.root / "root/cam-1.enrol", package)
 
 

@@ -66,6 +66,13 @@ class SystemdMachine:
         self.console = folder / "console.log"
         self._launcher: subprocess.Popen[bytes] | None = None
         self._first = 0
+        binds, target = self._lay_out()
+        lines = (f"{source}\t{place}\n" for source, place in binds.items())
+        (folder / "binds").write_text("".join(lines))
+        (folder / "target").write_text(f"{target}\n")
+
+    def _lay_out(self) -> tuple[dict[str, str], str]:
+        """Write the files; return mounts of folders of the host, and the unit to start."""
         for name in ("proc", "run", "dev", "sys", "tmp", "root", "var/tmp", "var/lib", "opt/repo"):
             (self.root / name).mkdir(parents=True)
         (self.root / "tmp").chmod(0o1777)
@@ -74,11 +81,8 @@ class SystemdMachine:
             if Path("/", name).is_symlink():
                 (self.root / name).symlink_to(Path("/", name).readlink())
         self._write_etc()
-        binds = {"/usr": "/usr", str(REPOSITORY): "/opt/repo"}
         self._write_program()
-        lines = (f"{source}\t{place}\n" for source, place in binds.items())
-        (folder / "binds").write_text("".join(lines))
-        (folder / "target").write_text("machine.target\n")
+        return {"/usr": "/usr", str(REPOSITORY): "/opt/repo"}, "machine.target"
 
     def _write_etc(self) -> None:
         etc = self.root / "etc"
@@ -235,9 +239,8 @@ _NAMESPACES = ("--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--use
 
 
 @contextlib.contextmanager
-def booted(folder: Path) -> Iterator[SystemdMachine]:
+def booted(machine: SystemdMachine) -> Iterator[SystemdMachine]:
     """Yield a running machine."""
-    machine = SystemdMachine(folder)
     machine.boot()
     try:
         yield machine
