@@ -31,7 +31,7 @@ export ORT_DISABLE_TELEMETRY := 1
 # tests takes 12 s of processor time instead of 5 s, the imports of `edgepack build` .8 s instead of .5 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-main test-openvino environments check bench bench-packager bench-unseen shipped-models bench-tasks evidence bench-fleet bench-gates bench-swaps bench-transfer bench-deltas bench-drift bench-watch conformance scan-operators docs screenshots release packages test-packages pins clean
+.PHONY: demo test test-main test-openvino environments check bench bench-packager bench-unseen shipped-models bench-tasks evidence bench-fleet bench-gates bench-serve bench-swaps bench-transfer bench-deltas bench-drift bench-watch conformance scan-operators docs screenshots release packages test-packages pins clean
 
 # KEEP=1 leaves fleet and dashboard running until Ctrl-C.
 demo: $(READY)
@@ -124,6 +124,10 @@ bench-swaps: $(READY)
 bench-drift: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.drift --output docs/benchmarks/drift
+
+# What a call costs in process and through the model server, beside bare ONNX Runtime: some minutes.
+bench-serve: $(READY)
+	$(BIN)/python -m benchmarks.serve --output docs/benchmarks/serve
 
 # Faults, noise and cost of the watch; mosquitto must be installed. An hour.
 bench-watch: $(READY)

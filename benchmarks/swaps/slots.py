@@ -28,7 +28,7 @@ NAME = "swapped"
 
 
 def lay_out(
-    state_dir: Path, model: Path, shape: tuple[int, ...], releases: int
+    state_dir: Path, model: Path, shape: tuple[int, ...], releases: int, name: str = NAME
 ) -> list[ActivePointer]:
     """Write releases with equal weights into slots.
 
@@ -37,23 +37,24 @@ def lay_out(
         model: A model with a single input, ONNX.
         shape: Of that input.
         releases: How many.
+        name: Of the model.
 
     Returns:
         A pointer to each.
     """
     source = onnx.load(model)
-    name: str = source.graph.input[0].name
+    tensor: str = source.graph.input[0].name
     del source.graph.value_info[:]
     sizes = source.graph.input[0].type.tensor_type.shape.dim
     for size, value in zip(sizes, shape, strict=True):
         size.dim_value = value
     sample: dict[str, Tensor] = {
-        name: np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        tensor: np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     }
     pointers = []
     for release in range(1, releases + 1):
         source.doc_string = f"release {release}"
-        folder = slot_folder(state_dir, f"{NAME}-{release}")
+        folder = slot_folder(state_dir, f"{name}-{release}")
         variant = make_variant()
         path = f"{variant.folder}/{variant.model_file}"
         (folder / path).parent.mkdir(parents=True)
@@ -62,7 +63,7 @@ def lay_out(
         (folder / GOLDEN_FILE).parent.mkdir()
         write_golden(folder / GOLDEN_FILE, Golden(inputs=(sample,), outputs=(outputs,)))
         facts = BundleFacts(
-            name=NAME,
+            name=name,
             version=f"1.{release}.0",
             release=release,
             source_sha256=DIGEST,
@@ -73,7 +74,7 @@ def lay_out(
         (folder / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
         digest = root_digest({path: digest_file(folder / path) for path in list_files(folder)})
         shutil.move(folder, slot_folder(state_dir, digest))
-        bundle = BundleRef(name=NAME, version=facts.version, release=release, digest=digest)
+        bundle = BundleRef(name=name, version=facts.version, release=release, digest=digest)
         choice = Choice(
             wanted="", chosen=variant.name, provider=CPU, because="benchmark", is_fallback=False
         )

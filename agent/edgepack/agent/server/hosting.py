@@ -1,6 +1,7 @@
 """The models of the device in the server: opened as they come, closed as they go."""
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -10,7 +11,7 @@ from edgepack.agent.config import ServerConfig
 from edgepack.agent.server.hosted_model import HostedModel
 from edgepack.agent.server.http_messages import HttpError
 from edgepack.agent.serving.following import Follower
-from edgepack.agent.state.pointer import active_models
+from edgepack.agent.state.pointer import active_models, pointer_path
 from edgepack.errors import EdgepackError
 
 log = logging.getLogger(__name__)
@@ -74,13 +75,19 @@ class Hosting:
             return self._models[name]
         except KeyError:
             pass
-        if name in self._opening or not self._has_looked:
-            raise HttpError(503, f"model {name[:100]!a} is being opened", retry_s=1)
         if name in self._failed:
             because = self._failed[name][1]
             raise HttpError(503, f"model '{name}' does not serve: {because}", retry_s=int(RETRY_S))
+        if name in self._opening or self._is_installed(name):
+            raise HttpError(503, f"model '{name}' is being opened", retry_s=1)
         known = ", ".join(sorted(self._models)) or "no model"
         raise HttpError(404, f"no model {name[:100]!a} is active on this device, which has {known}")
+
+    def _is_installed(self, name: str) -> bool:
+        """Check whether a model is here that the next look will find."""
+        with contextlib.suppress(ValueError, OSError):
+            return pointer_path(self._state_dir, name).is_file()
+        return False
 
     async def follow(self) -> None:
         """Open and close models as they come and go, until `stop`."""

@@ -1,6 +1,7 @@
 """HTTP/1.1: heads of requests, checked, and heads of responses."""
 
 import re
+from functools import lru_cache
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -60,8 +61,9 @@ class Response(NamedTuple):
     fields: str = ""
 
 
+@lru_cache(maxsize=128)
 def read_head(content: bytes) -> Head:
-    """Return the head of a request.
+    """Return the head of a request; clients send equal heads again and again.
 
     Args:
         content: First line and fields, without the empty line.
