@@ -75,7 +75,7 @@ def server_pid(device: Device) -> int:
     """Return the process that holds the model; 0 without one."""
     for path in holders_folders(device.state_dir)[0].glob("*.json"):
         with contextlib.suppress(OSError, ValueError):
-            return HELD.decode(path.read_bytes()).value.pid
+            return HELD.decode(path.read_bytes().partition(b"\0")[0]).value.pid
     return 0
 
 
@@ -107,6 +107,7 @@ def test_agent_runs_a_server_that_follows_updates_and_whose_crashes_condemn_a_re
     first = bring(1, 0.1)
     controller.wait_for(lambda it: it.sequence == 1 and it.state == "COMMITTED")
     pid = server_pid(device)
+    assert pid
     bring(2, 300.0)
     assert server_pid(device) == pid, "the agent tidies up after each probe, and spares the server"
     said = status(device)

@@ -113,6 +113,43 @@ def test_killed_process_is_a_death_and_a_closed_model_is_none(tmp_path: Path, ho
         assert [*tmp_path.rglob("*.json")] == []
 
 
+HOLD_SEVERAL = """
+import os, sys
+from pathlib import Path
+from edgepack.agent.state.holders import Registration
+for name, does in zip(("one", "two", "three"), sys.argv[2:]):
+    held = Registration(Path(sys.argv[1]), name)
+    held.update(digest=name, opening="newer" if does == "opens" else "")
+    if does != "unknown":
+        held.note_running(is_running=True)
+        held.note_running(is_running=does == "runs")
+    globals()[name] = held
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "died"),
+    [
+        (("runs", "idle", "runs"), {"one", "three"}),
+        (("idle", "opens", "idle"), {"two"}),
+        (("idle", "idle", "idle"), {"one", "two", "three"}),
+        (("unknown", "unknown", "unknown"), {"one", "two", "three"}),
+        (("unknown", "runs", "idle"), {"one", "two"}),
+    ],
+)
+def test_only_models_that_a_dying_process_ran_or_opened_are_suspect(
+    tmp_path: Path, does: tuple[str, ...], died: set[str]
+) -> None:
+    assert open_holders(tmp_path) == ""
+    command = [sys.executable, "-c", HOLD_SEVERAL, str(tmp_path), *does]
+    assert subprocess.run(command, check=False, timeout=400).returncode == -signal.SIGKILL
+    watch = HolderWatch(tmp_path)
+    assert {death.held.model for death in watch.look().deaths} == died
+    assert len(watch.look().deaths) == len(died)
+    assert [*tmp_path.rglob("*.json")] == []
+
+
 def test_heartbeats_move_to_the_runtime_directory_once_there_is_one(tmp_path: Path) -> None:
     in_memory, on_disk = holders_folders(tmp_path)
     open_holders(tmp_path)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from edgepack.agent.config import read_config
+from edgepack.agent.state.holders import HolderWatch, open_holders
 from edgepack.agent.state.pointer import PointerFile
 from edgepack.agent.telemetry.collector import LatencyCollector
 from edgepack.errors import DeviceError
@@ -344,6 +345,33 @@ def test_server_listens_on_loopback_alone(tmp_path: Path, listen: str) -> None:
     with pytest.raises(DeviceError, match="the model server listens on loopback alone") as caught:
         read_config(server.config)
     assert "server.listen" in str(caught.value)
+
+
+def test_death_of_the_server_is_blamed_on_the_model_that_ran(tmp_path: Path) -> None:
+    server = ModelServer(tmp_path, "parallel = 1")
+    for name, side in (("tiny", 8), ("slow", 1024)):
+        write_pointer(
+            server.state_dir, install_model(server.state_dir, 1, scale=1.0, name=name, side=side)
+        )
+    assert open_holders(server.state_dir) == ""
+    server.start()
+    assert server.infer("tiny", message(tiny())).status == 200
+    given, content = binary(np.zeros((1, 3, 1024, 1024), np.float32))
+    text = json.dumps(given).encode()
+    head = f"POST /v2/models/slow/infer HTTP/1.1\r\nContent-Length: {len(text + content)}\r\n"
+    head += f"Inference-Header-Content-Length: {len(text)}\r\n\r\n"
+
+    def runs() -> bool:
+        files = (server.state_dir / "holders").glob("*.json")
+        return any(b'"slow"' in one and one.endswith(b"1") for one in map(Path.read_bytes, files))
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(8):
+            peer = stack.enter_context(server.connect())
+            peer.sendall(head.encode() + text + content)
+        wait_until(runs, server.said, 0.001)
+        server.kill()
+    assert {death.held.model for death in HolderWatch(server.state_dir).look().deaths} == {"slow"}
 
 
 def test_running_requests_are_answered_before_the_server_ends(tmp_path: Path) -> None:

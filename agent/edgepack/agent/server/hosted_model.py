@@ -5,6 +5,7 @@ costs 54 us. Other models run in threads of their own, so that no model waits fo
 """
 
 import asyncio
+import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
@@ -79,8 +80,10 @@ class HostedModel:
         self._slow = 0
         self._measured = ""
         self._running: dict[Inference, int] = {}
+        self._guard = threading.Lock()
         self._longest_ns = 0
         self._sequences: OrderedDict[str, ModelSession] = OrderedDict()
+        follower.note_running(is_running=False)
         self.statistics = ModelStatistics(name=name, version=self.bundle.version)
 
     @property
@@ -180,7 +183,11 @@ class HostedModel:
     def _run(self, inference: Inference) -> None:
         """Run an inference in any thread; errors are part of the result."""
         watch = inference.watch
-        watch.started = self._running[inference] = time.perf_counter_ns()
+        watch.started = time.perf_counter_ns()
+        with self._guard:
+            self._running[inference] = watch.started
+            if len(self._running) == 1:
+                self.follower.note_running(is_running=True)
         try:
             if inference.session is not None:
                 inference.bundle = inference.session.bundle
@@ -195,7 +202,10 @@ class HostedModel:
         except Exception as error:  # noqa: BLE001 - answered, and logged if unexpected
             inference.error = error
         watch.ended = time.perf_counter_ns()
-        del self._running[inference]
+        with self._guard:
+            del self._running[inference]
+            if not self._running:
+                self.follower.note_running(is_running=False)
 
     def _finish(self, inference: Inference, done: Callable[[Inference], None]) -> None:
         self.busy -= 1

@@ -144,6 +144,10 @@ class Follower:
             remedy="begin the session again once a release is active",
         )
 
+    def note_running(self, *, is_running: bool) -> None:
+        """Note whether an inference runs; for a process that holds several models."""
+        self._registration.note_running(is_running=is_running)
+
     def let_go(self, holder: Holder) -> None:
         """Forget a holder."""
         self._holders.discard(holder)

@@ -4,6 +4,9 @@ A process registers before it opens a release, writes a heartbeat while it holds
 removes the file when it closes the model. The kernel releases the lock of a process that dies, so a
 file without a lock tells of a death, also after `kill -9`.
 
+A process that holds several models may also note, at each inference, which models it runs: if such
+a process dies, only the releases that it ran or opened count as having died.
+
 The files lie in the runtime directory (tmpfs), so that heartbeats write nothing to the disk. A
 process that cannot reach the runtime directory registers in the state folder.
 """
@@ -42,6 +45,9 @@ KEPT_S = 3600.0
 """Deaths and healed faults of the last hour are remembered."""
 MAX_DEATHS = 1000
 _READS = 3
+_BUSY_AT = MAX_BYTES - 1
+"""Position of a byte behind the heartbeat: whether an inference runs; without the byte, unknown."""
+_IDLE, _BUSY = b"0", b"1"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -181,6 +187,12 @@ class Registration:
         if time.monotonic() - self._beat_at >= BEAT_S:
             self._write()
 
+    def note_running(self, *, is_running: bool) -> None:
+        """Note whether an inference runs: a write of 2 us that outlives the process."""
+        if self._lock is not None and self._held.pid == os.getpid():
+            with contextlib.suppress(OSError):
+                self._lock.overwrite(_BUSY if is_running else _IDLE, _BUSY_AT)
+
     def close(self) -> None:
         """Remove the registration: this process does not hold the model any more."""
         lock, self._lock = self._lock, None
@@ -214,6 +226,19 @@ class Registration:
         return content.ljust(self._length)
 
 
+class _Read(NamedTuple):
+    """Heartbeat that was read.
+
+    Attributes:
+        held: The heartbeat.
+        is_suspect: Whether the process ran or opened the release; None if the process notes no
+            inferences.
+    """
+
+    held: Held
+    is_suspect: bool | None
+
+
 class HolderWatch:
     """View of the agent on the registry; a single watch per device removes the files of the dead.
 
@@ -231,11 +256,18 @@ class HolderWatch:
         """Return living processes, and the deaths of the last hour."""
         now = time.monotonic()
         known = {}
-        for name, held, is_alive in self._files():
+        dead: list[_Read] = []
+        for name, read, is_alive in self._files():
             if is_alive:
-                known[name] = held
-            elif held.boot == self._boot:
-                self._deaths.append(Death(now, held))
+                known[name] = read.held
+            elif read.held.boot == self._boot:
+                dead.append(read)
+        suspects = {one.held.pid for one in dead if one.is_suspect}
+        self._deaths += [
+            Death(now, one.held)
+            for one in dead
+            if one.is_suspect is not False or one.held.pid not in suspects
+        ]
         self._known = known
         while self._deaths and now - self._deaths[0].at > KEPT_S:
             self._deaths.popleft()
@@ -243,7 +275,7 @@ class HolderWatch:
             held=tuple(known.values()), deaths=tuple(self._deaths), crowd=_count_per_core()
         )
 
-    def _files(self) -> Iterator[tuple[str, Held, bool]]:
+    def _files(self) -> Iterator[tuple[str, "_Read", bool]]:
         """Yield the registrations, and remove those of the dead."""
         paths: list[Path] = []
         for folder in self._folders:
@@ -252,28 +284,33 @@ class HolderWatch:
         for path in paths:
             try:
                 is_alive = _is_locked(path)
-                held = self._read(path)
+                read = self._read(path)
                 if not is_alive:
                     remove(path)
             except OSError:
                 continue
-            if held is not None:
-                yield path.name, held, is_alive
+            if read is not None:
+                yield path.name, read, is_alive
 
-    def _read(self, path: Path) -> Held | None:
+    def _read(self, path: Path) -> "_Read | None":
         """Return a heartbeat; the last one if the file was being written at each try.
 
         Raises:
             OSError: The file is gone or may not be read.
         """
         for _ in range(_READS):
-            content = read_shared(path, limit_bytes=MAX_BYTES)
+            content, _, rest = (read_shared(path, limit_bytes=MAX_BYTES) or b"").partition(b"\0")
             with contextlib.suppress(ValueError, NewerVersionError):
-                held = HELD.decode(content or b"").value
+                held = HELD.decode(content).value
                 names = (held.boot, held.model, held.digest, held.variant, held.opening)
                 texts = (*names, held.wrong, held.healed)
-                return held if max(map(len, texts)) <= MAX_TEXT else None
-        return self._known.get(path.name)
+                if max(map(len, texts)) > MAX_TEXT:
+                    return None
+                busy = rest.strip(b"\0")
+                is_suspect = bool(held.opening) or (busy == _BUSY if busy else None)
+                return _Read(held, is_suspect)
+        known = self._known.get(path.name)
+        return _Read(known, None) if known is not None else None
 
 
 def _count_per_core() -> float:
