@@ -22,6 +22,7 @@ from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.pipeline.build import BuildResult, build_bundle
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.progress import BuildStep, silent
+from edgepack.packager.runtime.deadline import OutOfTimeError
 from tests.simulators.programs import require
 from tests.simulators.ssh_board import SSHD, SshBoard
 from tests.simulators.waiting import wait_until
@@ -159,6 +160,20 @@ def test_board_that_stays_away_ends_the_build_with_what_was_proven_and_what_not(
     assert caught.value.found_in == "proven but for the rehearsal: fp32; not proven: other"
     assert not (tmp_path / "bundle").exists()
     assert (board.left(), board.processes()) == ([], [])
+
+
+def test_variant_that_no_time_was_left_to_prove_is_not_reported_as_proven(
+    material: Path, tmp_path: Path, board: SshBoard
+) -> None:
+    def end_time(told: BuildStep) -> None:
+        if told.what.startswith("running on"):
+            raise OutOfTimeError
+
+    request = _request(material, tmp_path / "bundle", board.url(sys.executable))
+    report = build_bundle(request, end_time).report
+    assert report.variants[0].boards == ()
+    assert not report.variants[0].placement.verified
+    assert any(it.startswith("not proven on a board: fp32. ") for it in report.warnings)
 
 
 def test_frozen_board_is_noticed_in_seconds(

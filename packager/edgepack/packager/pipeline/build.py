@@ -159,7 +159,9 @@ def _build(checked: CheckedRequest, request: BuildRequest, progress: Progress) -
 
         def sign() -> tuple[str, Report, BuildRecord]:
             """Write report and documents, and sign; the report has no times."""
-            report = compose_report(opened, parts, laid_out, prepared, checked.learnt)
+            report = compose_report(
+                opened, parts, laid_out, prepared, checked.learnt, checked.boards
+            )
             report = name_in_report(report, own_names(source.model.graph))
             record = compose_record(opened, parts, laid_out, report)
             return finish(folder, parts, laid_out, report, record, checked.key), report, record

@@ -1,6 +1,6 @@
 """Composition of a build's report from the results of its steps."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from msgspec.structs import replace
 
@@ -29,8 +29,17 @@ def compose_report(
     laid_out: LaidOut,
     prepared: PreparedVariants,
     learnt: Learnt,
+    to_prove: Collection[str] = (),
 ) -> Report:
-    """Return the report without times: content of the bundle."""
+    """Return the report without times: content of the bundle.
+
+    Args:
+        opened: The request, the model, and the samples.
+        parts, laid_out: The bundle.
+        prepared: Variants, and profiles without a variant.
+        learnt: Feedback of a fleet.
+        to_prove: Names of the variants that boards were to prove.
+    """
     facts, samples = parts.facts, opened.samples
     return Report(
         name=facts.name,
@@ -42,7 +51,12 @@ def compose_report(
         variants=tuple(map(_reported, parts.variants, laid_out.variants)),
         refused=tuple(map(_untimed_refusal, prepared.refused)),
         notes=(*samples.notes, *learnt.notes),
-        warnings=(*_describe_unfinished(prepared), *samples.doubts, *_describe_weak(prepared)),
+        warnings=(
+            *_describe_unfinished(prepared),
+            *_describe_unproven(prepared, to_prove),
+            *samples.doubts,
+            *_describe_weak(prepared),
+        ),
         tools=facts.tools,
         evidence=learnt.evidence,
         proposals=learnt.proposals,
@@ -56,6 +70,16 @@ def _describe_unfinished(prepared: PreparedVariants) -> Iterator[str]:
         yield (
             f"not built: {', '.join(names)}. The time of the build (--budget) ended. The same "
             "command with a longer --budget and --force continues and replaces this bundle."
+        )
+
+
+def _describe_unproven(prepared: PreparedVariants, to_prove: Collection[str]) -> Iterator[str]:
+    """Yield the variants that the time of the build did not allow boards to prove, if any."""
+    names = [it.name for it in prepared.variants if it.name in to_prove and not it.boards]
+    if names:
+        yield (
+            f"not proven on a board: {', '.join(names)}. The time of the build (--budget) ended: "
+            "accuracy and placement are not from the board. Give a longer --budget."
         )
 
 
