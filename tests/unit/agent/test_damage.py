@@ -360,17 +360,23 @@ def test_a_variant_that_could_not_be_read_for_a_while_serves_again(
     assert world.models.troubles == ()
 
 
-@pytest.mark.parametrize("part", ["model", "", "manifest.json"])
+@pytest.mark.parametrize("part", ["model", "", "manifest.json", "model.sig"])
+@pytest.mark.parametrize("after_s", [0, 200])
 def test_a_newer_release_replaces_one_that_cannot_be_read(
-    world: World, releases: Releases, monkeypatch: pytest.MonkeyPatch, part: str
+    world: World, releases: Releases, monkeypatch: pytest.MonkeyPatch, part: str, after_s: int
 ) -> None:
     world.updater.orders.offer(releases.two.order(2))
     assert world.settle() == "COMMITTED"
     FailingDisk(monkeypatch, world.state_dir / "slots" / releases.two.ref.digest / part)
+    world.updater._model.store.update(brought={})  # Nobody can send it again.
+    pass_seconds(world, after_s)
+    assert bool(world.models.troubles) is bool(after_s)
     world.updater.orders.offer(releases.three.order(3))
     pass_seconds(world, 200)
     assert serving(world).digest == releases.three.ref.digest
     assert world.updater.journal.state == "COMMITTED"
+    assert world.models.troubles == ()
+    assert world.updater.journal.watch.told.state == "WATCHING"
 
 
 def test_a_variant_whose_slot_turns_out_intact_serves_again(

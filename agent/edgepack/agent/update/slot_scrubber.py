@@ -63,7 +63,8 @@ class SlotScrubber:
         self._urgent: set[str] = set()
         self._job: tuple[str, ActivePointer, Job] | None = None
         self._seen: dict[str, tuple[ActivePointer, _Stamp]] = {}
-        self._faults: dict[str, str] = {}
+        self._faults: dict[str, tuple[str, str]] = {}
+        """By model: the release that served, and its damage."""
         self._repairs: dict[str, tuple[float, float]] = {}
         self._glance_error: OSError | None = None
         self._read_errors: dict[str, OSError] = {}
@@ -82,7 +83,7 @@ class SlotScrubber:
     @property
     def troubles(self) -> tuple[str, ...]:
         """Damage found and not yet repaired, a sentence for each model."""
-        return tuple(f"{name}: {fault}" for name, fault in self._faults.items())
+        return tuple(f"{name}: {fault}" for name, (_, fault) in self._faults.items())
 
     def turn(self, updaters: Sequence[Updater], now: float) -> float | None:
         """Continue to scrub, unless an update is under way.
@@ -135,11 +136,13 @@ class SlotScrubber:
             self._seen[name] = (active, stamp)
         if updater.is_on_fallback:
             said = f"{title_variant(active)} serves, since the committed variant was damaged"
-            if self._faults.setdefault(name, said) == said:
+            if self._faults.setdefault(name, (active.digest, said))[1] == said:
                 updater.note_symptom("damage", said)
             self._repair(updater, now)
         elif name in self._repairs and updater.journal.state == "COMMITTED":
             self._forget(updater)
+        elif name in self._faults and self._faults[name][0] != active.digest:
+            self._forget(updater)  # A newer release took the place of the damaged one.
         elif name in self._repairs and now >= self._repairs[name][0]:
             self._add([name])  # The repair failed: files of the right size may be damaged.
 
@@ -147,8 +150,8 @@ class SlotScrubber:
         """Report damage once, and start the repair."""
         name = updater.name
         said = f"the slot of {active.bundle.version}, which serves, is damaged: {fault}"
-        if self._faults.get(name) != said:
-            self._faults[name] = said
+        if self._faults.get(name) != (active.digest, said):
+            self._faults[name] = (active.digest, said)
             log.warning("model=%s %s", name, said)
             updater.note_symptom("damage", said)
         self._repair(updater, now)
