@@ -6,7 +6,9 @@ The models compute known answers: where colours are, which grey level each lette
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -17,7 +19,9 @@ from edgepack.agent import Model, open_model
 from edgepack.pictures import answers
 from edgepack.pictures.prepare import prepare_picture
 from tests.integration.picture_builds import build_bundle, install
+from tests.simulators.model_server import ModelServer
 from tests.unit.packager_io.models import save
+from tests.unit.pictures.drawn import encoded
 from tests.unit.pictures.models import LETTERS, colour_finder, colour_map, grey_reader
 
 Pixels = npt.NDArray[np.uint8]
@@ -57,8 +61,17 @@ def _open(
     config = f'[inputs.x]\nkind = "image"\nresize = "letterbox"\npad = 0\n{grey}'
     config += f"prepared_as_trained = true\n[outputs.y]\n{outputs}\n"
     path = save(model, folder / "m.onnx")
-    install(build_bundle(path, config, samples, key, folder / "m-1.0.0"), key, folder / "device")
-    return open_model("m", folder / "device", threads=1)
+    install(build_bundle(path, config, samples, key, folder / "m-1.0.0"), key, folder / "state")
+    return open_model("m", folder / "state", threads=1)
+
+
+def _ask_server(picture: Pixels, folder: Path) -> Any:
+    """Return what the model server answers to the file of a picture."""
+    server = ModelServer(folder)
+    server.start()
+    answer = server.ask("POST", "/v2/models/m/image", encoded(Image.fromarray(picture)))
+    assert server.stop() == 0, server.said()
+    return answer.value
 
 
 def test_a_detector_returns_boxes_in_pixels_of_the_picture(key: Path, tmp_path: Path) -> None:
@@ -75,6 +88,7 @@ def test_a_detector_returns_boxes_in_pixels_of_the_picture(key: Path, tmp_path: 
         by_hand = model.run({"x": tensor})
         with pytest.raises(ValueError, match="this one finds objects"):
             model.read(wide)
+    assert _ask_server(wide, tmp_path)["boxes"] == json.loads(msgspec.json.encode(boxes))
     found = {box.name: (box.left, box.top, box.right, box.bottom) for box in boxes}
     assert found["red"] == pytest.approx((60.0, 20.0, 80.0, 40.0))
     assert found["blue"] == pytest.approx((140.0, 40.0, 160.0, 60.0))
@@ -88,6 +102,7 @@ def test_a_reader_returns_the_text(key: Path, tmp_path: Path) -> None:
     with _open(grey_reader(), _texts, outputs, key, tmp_path) as model:
         assert model.read(_text("badcafe")) == "badcafe"
         assert model.run_image(np.repeat(np.repeat(_text("gaff"), 3, 0), 3, 1)).text == "gaff"
+    assert _ask_server(_text("badcafe"), tmp_path)["text"] == "badcafe"
 
 
 def test_areas_have_the_pictures_size_and_an_embedding_is_a_vector(

@@ -74,7 +74,8 @@ class ModelServer:
 
     @property
     def path(self) -> Path:
-        return self.state_dir / SOCKET
+        runtime = self.state_dir / "latency"  # A link, where an agent has run.
+        return (runtime if runtime.is_symlink() else self.state_dir) / SOCKET
 
     @property
     def pid(self) -> int:
