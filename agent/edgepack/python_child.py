@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TypeAlias
 
-PIPE = subprocess.PIPE
+PIPE, DEVNULL = subprocess.PIPE, subprocess.DEVNULL
+TimeoutExpired = subprocess.TimeoutExpired
 
 PythonChild: TypeAlias = subprocess.Popen[bytes]
 

@@ -9,7 +9,6 @@ import contextlib
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -21,7 +20,14 @@ from edgepack.agent.state.model_server import (
     forget_server_state,
     note_server_state,
 )
-from edgepack.python_child import PIPE, PythonChild, python_command, start_python
+from edgepack.python_child import (
+    DEVNULL,
+    PIPE,
+    PythonChild,
+    TimeoutExpired,
+    python_command,
+    start_python,
+)
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +113,7 @@ class ModelServer:
                 if self._stop.is_set():
                     return ""
                 self._child = child = start_python(
-                    words, stdin=PIPE, stdout=subprocess.DEVNULL, stderr=sys.stderr.fileno()
+                    words, stdin=PIPE, stdout=DEVNULL, stderr=sys.stderr.fileno()
                 )
         except OSError as error:
             return f"cannot be started: {error.strerror}"
@@ -154,7 +160,7 @@ class ModelServer:
 def _has_ended(child: PythonChild, wait_s: float) -> bool:
     try:
         child.wait(wait_s)
-    except subprocess.TimeoutExpired:
+    except TimeoutExpired:
         return False
     return True
 
