@@ -45,8 +45,8 @@ test-main: $(READY) $(OLDEST_READY)
 test-openvino: $(OPENVINO_READY)
 	$(OPENVINO_VENV)/bin/python -m pytest tests/openvino
 
-# The packages on a Debian of their own, under a real systemd. It needs root and mmdebstrap; a root of Debian
-# stays in .cache/packages.
+# The packages on a Debian of their own under a real systemd, and the image on both architectures: a minute. It
+# needs root, mmdebstrap, skopeo, umoci and qemu-user-static; Debian's files stay in .cache/packages.
 test-packages: $(READY)
 	$(BIN)/python -m pytest tests/packages
 

@@ -92,16 +92,13 @@ def build(order: Order) -> Built:
             return Built(written, ())
         if not order.base.exists():
             make_base(order.python, order.architecture, order.base, epoch=order.epoch)
-        start = order.layers / f"{order.python}-{order.architecture}"
+        base, agent = (
+            order.layers / f"{order.python}-{order.architecture}.{name}"
+            for name in ("base", "agent")
+        )
         layers = (
-            compress_base(order.base, start.with_suffix(".base"), preset=order.preset),
-            write_agent_layer(
-                roots,
-                order.base,
-                start.with_suffix(".agent"),
-                epoch=order.epoch,
-                preset=order.preset,
-            ),
+            compress_base(order.base, base, preset=order.preset),
+            write_agent_layer(roots, order.base, agent, epoch=order.epoch, preset=order.preset),
         )
         return Built(written, layers)
 

@@ -37,8 +37,8 @@ _DROPPED = {
 """Parts of distributions that a device never imports."""
 _DROPPED_FOLDERS = {"__pycache__", "test_data", "tests"}
 _DROPPED_SUFFIXES = {".a", ".c", ".h", ".pxd", ".pyi", ".pyx"}
-_DROPPED_NOTES = {"INSTALLER", "REQUESTED", "direct_url.json"}
-"""Files of pip in `.dist-info`, which differ by the machine that installs."""
+_DROPPED_NOTES = {".gitignore", "INSTALLER", "REQUESTED", "direct_url.json"}
+"""Files for developers, and files of pip, which differ by the machine that installs."""
 _SCRIPT = """#!/usr/lib/edgepack/bin/python -I
 from edgepack.agent.cli import main
 
@@ -172,6 +172,7 @@ def move_distributions(tree: Path, names: Iterable[str], root: Path, python: str
                 place = target / file
                 place.parent.mkdir(parents=True, exist_ok=True)
                 (tree / file).replace(place)
+                place.chmod(0o644)
     return target
 
 

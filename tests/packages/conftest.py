@@ -34,14 +34,14 @@ def architecture() -> str:
 
 
 @pytest.fixture(scope="session")
-def built(architecture: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the packages and of the image."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the packages and of the image, for both architectures."""
     if not shutil.which("mmdebstrap"):
         pytest.skip("mmdebstrap is not installed")
     if PYTHON not in RELEASES or RELEASES[PYTHON].name not in DEBIAN:
         pytest.skip(f"no Debian has Python {PYTHON} as its own")
     folder = tmp_path_factory.mktemp("built")
-    words = [f"--output={folder}", f"--cache={CACHE}", f"--arch={architecture}", "--preset=0"]
+    words = [f"--output={folder}", f"--cache={CACHE}", "--preset=0"]
     command = [sys.executable, "-m", "system_packages", *words]
     ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr

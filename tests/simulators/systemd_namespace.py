@@ -13,48 +13,48 @@ import signal
 import sys
 from pathlib import Path
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_NEW_USER = 0x10000000
+LIBC = ctypes.CDLL(None, use_errno=True)
+NEW_USER = 0x10000000
 _NEW_REST = 0x20000 | 0x2000000 | 0x4000000 | 0x8000000 | 0x20000000 | 0x40000000
 """Mount, cgroup, host name, IPC, process and network namespaces."""
-_READ_ONLY, _BIND, _REMOUNT, _ALL, _PRIVATE = 1, 0x1000, 0x20, 0x4000, 0x40000
+_READ_ONLY, _BIND, _REMOUNT, ALL, PRIVATE = 1, 0x1000, 0x20, 0x4000, 0x40000
 _END_WITH_PARENT = 1
-_WHOLE_MAP = "0 0 4294967295"
+WHOLE_MAP = "0 0 4294967295"
 
 
-def _check(result: int, what: str) -> None:
+def check(result: int, what: str) -> None:
     if result:
         number = ctypes.get_errno()
         raise OSError(number, f"{os.strerror(number)}: {what}")
 
 
-def _mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -> None:
+def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -> None:
     words = (source.encode(), target.encode(), kind.encode() or None, flags, data.encode())
-    _check(_LIBC.mount(*words), target)
+    check(LIBC.mount(*words), target)
 
 
-def _bind(source: str, target: str) -> None:
-    _mount(source, target, "", _BIND | _ALL)
+def bind(source: str, target: str) -> None:
+    mount(source, target, "", _BIND | ALL)
 
 
 def _enter(root: str, target: str) -> None:
     """Mount what systemd needs, and become process 1."""
-    _mount("none", "/", "", _ALL | _PRIVATE)
-    _bind(root, root)
+    mount("none", "/", "", ALL | PRIVATE)
+    bind(root, root)
     for line in Path(root).with_name("binds").read_text().splitlines():
         source, place = line.split("\t")
         Path(root + place).mkdir(parents=True, exist_ok=True)
-        _bind(source, root + place)
-    _mount("proc", f"{root}/proc", "proc")
-    _mount("tmpfs", f"{root}/run", "tmpfs", data="mode=755")
-    _mount("tmpfs", f"{root}/dev", "tmpfs", data="mode=755")
+        bind(source, root + place)
+    mount("proc", f"{root}/proc", "proc")
+    mount("tmpfs", f"{root}/run", "tmpfs", data="mode=755")
+    mount("tmpfs", f"{root}/dev", "tmpfs", data="mode=755")
     for name in ("null", "zero", "full", "random", "urandom", "tty"):
         Path(f"{root}/dev/{name}").touch()
-        _bind(f"/dev/{name}", f"{root}/dev/{name}")
+        bind(f"/dev/{name}", f"{root}/dev/{name}")
     Path(f"{root}/dev/shm").mkdir()
-    _mount("tmpfs", f"{root}/dev/shm", "tmpfs")
-    _mount("sysfs", f"{root}/sys", "sysfs")
-    _mount("cgroup2", f"{root}/sys/fs/cgroup", "cgroup2")
+    mount("tmpfs", f"{root}/dev/shm", "tmpfs")
+    mount("sysfs", f"{root}/sys", "sysfs")
+    mount("cgroup2", f"{root}/sys/fs/cgroup", "cgroup2")
     os.chroot(root)
     os.chdir("/")
     words = ["systemd", "--system", "--log-target=console", "--show-status=0", f"--unit={target}"]
@@ -65,29 +65,29 @@ def main() -> None:
     """Boot, and wait for the end of systemd."""
     root, cgroup = sys.argv[1:]
     target = Path(root).with_name("target").read_text().strip()
-    _LIBC.prctl(_END_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+    LIBC.prctl(_END_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
     unshared, has_unshared = os.pipe()
     mapped, has_mapped = os.pipe()
     child = os.fork()
     if not child:
-        _LIBC.prctl(_END_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+        LIBC.prctl(_END_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
         Path(cgroup, "cgroup.procs").write_text(str(os.getpid()))
-        _check(_LIBC.unshare(_NEW_USER), "user namespace")
+        check(LIBC.unshare(NEW_USER), "user namespace")
         os.write(has_unshared, b"x")
         os.close(unshared)
         os.read(mapped, 1)
         os.setgid(0)
         os.setuid(0)
-        _check(_LIBC.unshare(_NEW_REST), "namespaces")
+        check(LIBC.unshare(_NEW_REST), "namespaces")
         first = os.fork()
         if not first:
-            _LIBC.prctl(_END_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+            LIBC.prctl(_END_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
             _enter(root, target)
         print(first, flush=True)
         os._exit(os.waitpid(first, 0)[1] and 1)
     os.read(unshared, 1)
-    Path(f"/proc/{child}/uid_map").write_text(_WHOLE_MAP)
-    Path(f"/proc/{child}/gid_map").write_text(_WHOLE_MAP)
+    Path(f"/proc/{child}/uid_map").write_text(WHOLE_MAP)
+    Path(f"/proc/{child}/gid_map").write_text(WHOLE_MAP)
     os.write(has_mapped, b"x")
     sys.exit(os.waitpid(child, 0)[1] and 1)
 
