@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from edgepack.bundle.manifest import ChunkIndex, FileEntry
 from edgepack.bundle.metadata import MAX_CHUNK_BYTES
-from edgepack.durable import is_disk_fault
+from edgepack.durable import disk_remedy, is_disk_fault
 from edgepack.errors import BundleError
 
 CHUNK_BYTES = 64 * 1024
@@ -27,9 +27,11 @@ def open_regular(path: Path) -> BinaryIO:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise BundleError(f"cannot read '{path.name}': {error.strerror}", found_in=str(path)) from (
-            error
-        )
+        raise BundleError(
+            f"cannot read '{path.name}': {error.strerror}",
+            found_in=str(path),
+            remedy=disk_remedy(error) if is_disk_fault(error) else None,
+        ) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise BundleError(f"'{path.name}' is not a regular file", found_in=str(path))

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgepack.bundle.paths import check_path, sort_key
+from edgepack.durable import disk_remedy, is_disk_fault
 from edgepack.errors import BundleError
 
 MAX_FILES = 10_000
@@ -33,7 +34,9 @@ def _walk(folder: Path, prefix: str) -> Iterator[str]:
             items = list(entries)
     except OSError as error:
         raise BundleError(
-            f"cannot list the folder: {error.strerror}", found_in=str(folder)
+            f"cannot list the folder: {error.strerror}",
+            found_in=str(folder),
+            remedy=disk_remedy(error) if is_disk_fault(error) else None,
         ) from error
     for item in items:
         path = check_path(f"{prefix}{item.name}", found_in=ascii(item.path).strip("'"))

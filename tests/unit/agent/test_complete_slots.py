@@ -144,7 +144,7 @@ def test_each_part_of_a_slot_that_is_removed_or_replaced_is_noticed_and_fetched_
     serving.models.advance()
     assert not serving.updater.is_at_rest
     (warning,) = make_report(serving.models, (), sequence=0, boot="b", at=0).warnings
-    assert "which serves, is damaged: " in warning
+    assert " is damaged: " in warning
     serving.settle()
     assert "DOWNLOADING" in serving.seen
     is_needed = path != SIGNATURE_FILE and not path.startswith(f"{HOOKS_FOLDER}/")

@@ -15,6 +15,7 @@ from edgepack.agent.update.journal import NOTHING_SERVES, Journal
 from edgepack.agent.update.remembering import name_pointer, name_variant
 from edgepack.bundle.manifest import MANIFEST_FILE, Manifest, decode_manifest
 from edgepack.bundle.slot import verify_variant
+from edgepack.durable import disk_remedy
 from edgepack.errors import BundleError, DeviceError, EdgepackError
 from edgepack.halt import Halt
 from edgepack.wire.messages import Choice
@@ -237,7 +238,7 @@ def read_slot(context: UpdateContext, digest: str, title: str, look: Callable[[H
 
 def describe_unreadable(error: OSError) -> str:
     """Return the fault of files that a disk fails to read for long, as a sentence."""
-    return f"it cannot be read: {error.strerror or error}"
+    return f"it cannot be read: {error.strerror or error} ({disk_remedy(error)})"
 
 
 def lacks_files(evidence: Evidence, digest: str) -> bool:

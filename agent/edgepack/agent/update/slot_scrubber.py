@@ -149,7 +149,7 @@ class SlotScrubber:
     def _report(self, updater: Updater, active: ActivePointer, fault: str, now: float) -> None:
         """Report damage once, and start the repair."""
         name = updater.name
-        said = f"the slot of {active.bundle.version}, which serves, is damaged: {fault}"
+        said = f"the slot of {active.bundle.version} is damaged: {fault}"
         if self._faults.get(name) != (active.digest, said):
             self._faults[name] = (active.digest, said)
             log.warning("model=%s %s", name, said)
