@@ -2,7 +2,6 @@
 
 import hashlib
 import platform
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from system_packages.image import run_mmdebstrap
 from system_packages.targets import DEBIAN, MACHINES, RELEASES
+from tests.simulators.programs import require
 
 REPOSITORY = Path(__file__).parents[2]
 CACHE = REPOSITORY / ".cache/packages"
@@ -36,8 +36,7 @@ def architecture() -> str:
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of the packages and of the image, for both architectures."""
-    if not shutil.which("mmdebstrap"):
-        pytest.skip("mmdebstrap is not installed")
+    require("mmdebstrap", "dpkg-deb", is_root=True)
     if PYTHON not in RELEASES or RELEASES[PYTHON].name not in DEBIAN:
         pytest.skip(f"no Debian has Python {PYTHON} as its own")
     folder = tmp_path_factory.mktemp("built")
