@@ -71,7 +71,8 @@ def test_the_bundle_says_how_pictures_become_the_models_input(bundle: Path) -> N
     assert (known["height"], known["width"], known["batch"]) == (8, 8, 0)
     assert known["is_checked"] is True
     shown = edgepack("inspect", bundle)
-    words = "image, NCHW BGR, resize letterbox (bicubic) to 8 x 8, (pixel * 0.00392157 - [0.485, "
+    how = f"letterbox with {known['pad']} (bicubic)"
+    words = f"image, NCHW BGR, resize {how} to 8 x 8, (pixel * 0.00392157 - [0.485, "
     assert f"input images: {words}" in shown
     assert "output scores: classification, 10 classes: cat, dog, emu" in shown
     assert words in (bundle.parent / "zoo-1.0.0.report.html").read_text()

@@ -92,8 +92,10 @@ def classify(
 
     Raises:
         ValueError: The model gives no classes, or several outputs do, or the output gives a row of
-            classes at several places.
+            classes at several places, or `top` is below 1.
     """
+    if not isinstance(top, int) or top < 1:
+        raise ValueError(f"top is the number of classes to return, 1 or more, not {top!r}")
     part = _choose(description, outputs, "classify", output)
     value = outputs[output or part.outputs[0]]
     if value.dtype.kind != "f":

@@ -35,6 +35,9 @@ def test_classes_are_sorted_and_scores_are_probabilities() -> None:
     assert len(answers.classify(model, {"y": logits}, top=2)) == 2
     shares = np.array([[0.2, 0.7, 0.1]], np.float32)
     (best,) = answers.classify(model, {"y": shares}, top=1)
+    for top in (0, -1, 2.5):
+        with pytest.raises(ValueError, match="top is the number of classes"):
+            answers.classify(model, {"y": shares}, top=top)  # type: ignore[arg-type]
     assert best.score == float(np.float32(0.7)), "probabilities stay as they are"
 
 
