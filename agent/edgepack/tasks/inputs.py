@@ -101,6 +101,7 @@ class PictureInput(
         """Description for a person, a line."""
         mean, std = (", ".join(f"{it:.4g}" for it in values) for values in (self.mean, self.std))
         how = f" {self.short_side}" if self.short_side else ""
+        how += f" with {self.pad}" if self.resize == "letterbox" else ""
         values = f"(pixel * {self.scale:.6g} - [{mean}]) / [{std}]"
         return (
             f"image, {self.layout} {self.color}, resize {self.resize}{how} ({self.filter}) to "
