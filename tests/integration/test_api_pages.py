@@ -12,7 +12,7 @@ from edgepack.packager import build
 from tests.integration.api_pages import examples, run_examples
 from tests.integration.test_quantize_qnn import DIGITS
 from tests.simulators.pointers import write_pointer
-from tests.unit.agent_runtime.examples import install_documented
+from tests.unit.agent_runtime.documented import install_documented
 
 PACKAGES = ("packager", "agent", "fleet")
 

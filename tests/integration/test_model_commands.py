@@ -107,18 +107,38 @@ def test_files_that_do_not_fit_are_named(
     huge = b"\x93NUMPY\x01\x00" + (len(head) + 1).to_bytes(2, "little") + head + b"\n"
     (folder / "huge.npy").write_bytes(huge)
     (folder / "zip.npz").write_bytes(b"PK\x03\x04" + bytes(100))
+    (folder / "text.npy").write_text("1 2 3")
+    (folder / "cut.npy").write_bytes(b"\x93NUMPY\x01\x00\x10\x00{'descr':'<f4' \n")
+    below = head.replace(b"99999999999", b"-1         ")
+    (folder / "below.npy").write_bytes(huge.replace(head, below))
     for name, fact in (
         ("z.npz", "x: float32"),
         ("wide.npy", "257"),
         ("object.npy", "cannot be read"),
         ("huge.npy", "cannot be read"),
         ("zip.npz", "cannot be read"),
+        ("text.npy", "it is no file of numpy"),
+        ("cut.npy", "cannot be read"),
+        ("below.npy", "cannot be read"),
         ("none.npy", "No such file"),
     ):
         error = run("infer", "tiny", str(folder / name), "--config", str(settings), code=1).stderr
         assert fact in error
         assert name in error
         assert "Traceback" not in error
+
+
+def test_places_that_do_not_exist_are_named(
+    installed: tuple[Path, ExampleBundle], arrays: tuple[Path, np.ndarray]
+) -> None:
+    settings, _ = installed
+    words = ("infer", "tiny", str(arrays[0] / "x.npz"), "--config", str(settings))
+    error = run(*words, "-o", str(arrays[0] / "none" / "y.npz"), code=1).stderr
+    assert "the outputs cannot be written: No such file" in error
+    assert "Traceback" not in error
+    error = run("explain", "tiny", "--config", str(settings.parent / "none.toml"), code=1).stderr
+    assert "none.toml" in error
+    assert "no release" not in error
 
 
 def test_a_measurement_says_whether_applications_ran(

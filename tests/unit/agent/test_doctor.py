@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from msgspec.structs import replace
 
 from edgepack.agent.config import (
@@ -20,8 +21,8 @@ from edgepack.agent.config import (
 )
 from edgepack.agent.doctor.examination import CHECKS, examine
 from edgepack.agent.doctor.findings import Device, Finding
-from edgepack.agent.doctor.folder import check_folder
-from edgepack.agent.doctor.identity import check_broker, check_certificate
+from edgepack.agent.doctor.folder import check_folder, check_models
+from edgepack.agent.doctor.identity import check_broker, check_certificate, check_trust
 from edgepack.agent.doctor.machine import check_clock, check_disk, check_disk_health
 from edgepack.agent.doctor.programs import check_hooks
 from edgepack.agent.doctor.providers import Trial, check_wheels, run_trial
@@ -31,6 +32,7 @@ from edgepack.agent.update.status import Status, read_status
 from edgepack.fleet.enrolment.authority import Authority
 from tests.simulators.certificates import sign_until
 from tests.simulators.world import World
+from tests.unit.agent.conftest import Releases
 
 CONFIG = AgentConfig(device="cam-1", state_dir="/s", trust=TrustConfig(keys=()))
 
@@ -116,6 +118,35 @@ def test_the_life_of_a_certificate_is_shown(
     config = identity(tmp_path, left_s=left_days * 86400 + 60)
     found = worst(check_certificate(device(tmp_path, config)))
     assert (found.verdict, fact in found.fact) == (verdict, True)
+
+
+def test_trust_names_what_is_missing(tmp_path: Path, releases: Releases) -> None:
+    key = tmp_path / "release.pub"
+    key.write_bytes(
+        releases.public_key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+    trusting = replace(CONFIG, trust=TrustConfig(keys=(str(key),)))
+    assert worst(check_trust(device(tmp_path, trusting))).verdict == "ok"
+    assert "trust no key" in worst(check_trust(device(tmp_path))).fact
+    rooted = replace(CONFIG, trust=TrustConfig(keys=(str(key),), root=str(tmp_path / "root.json")))
+    assert "no root" in worst(check_trust(device(tmp_path, rooted))).fact
+    key.write_text("no key")
+    assert worst(check_trust(device(tmp_path, trusting))).verdict == "wrong"
+    key.unlink()
+    assert "there is no key" in worst(check_trust(device(tmp_path, trusting))).fact
+
+
+def test_a_model_whose_files_changed_is_wrong(world: World) -> None:
+    def found() -> Finding:
+        status = read_status(world.state_dir)
+        return worst(check_models(device(world.state_dir, status=status)))
+
+    assert found().verdict == "ok"
+    (model,) = (world.state_dir / "slots").glob("*/model/cpu/model.onnx")
+    content = bytearray(model.read_bytes())
+    content[-1] ^= 1
+    model.write_bytes(content)
+    assert found().verdict == "wrong"
 
 
 def test_a_certificate_of_another_device_or_key_is_wrong(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import edgepack.agent
 from tests.simulators.pointers import write_pointer
-from tests.unit.agent_runtime.examples import install_documented
+from tests.unit.agent_runtime.documented import install_documented
 
 DOCUMENTED = {
     name: getattr(edgepack.agent, name) for name in edgepack.agent.__all__ if name != "Tensor"

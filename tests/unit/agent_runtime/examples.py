@@ -28,10 +28,9 @@ from edgepack.bundle.manifest import (
 from edgepack.bundle.recipients import seal_content_key
 from edgepack.bundle.signature import root_digest
 from edgepack.bundle.tree import list_files
-from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription, TaskOutputs
+from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription
 from edgepack.wire.messages import BundleRef, Choice, DeviceFacts, ProviderFacts
 from tests.simulators.manifests import CPU, DIGEST, QNN, make_variant
-from tests.unit.pictures.drawn import described, noise
 
 CONTENT_KEY = bytes(range(32))
 
@@ -174,17 +173,3 @@ def install_model(
         since=float(release),
         committed=False,
     )
-
-
-def install_documented(state_dir: Path, folder: Path) -> ActivePointer:
-    """Install `defects`, the classifier of pictures that the documented examples ask.
-
-    Args:
-        state_dir: The agent's state folder.
-        folder: Folder of the examples, which gets the picture `part.png`.
-    """
-    names = ("scratch", "dent", "stain", "none")
-    part = TaskOutputs(task="classification", outputs=("y",), class_names=names)
-    meaning = ModelDescription(parts=(part,), inputs=(described(height=8, width=8),))
-    noise(9, 12).save(folder / "part.png")
-    return install_model(state_dir, 1, scale=1.0, name="defects", description=meaning)

@@ -12,7 +12,8 @@ from edgepack.agent import DeviceError, PictureError, open_model
 from tests.simulators.model_server import ModelServer
 from tests.simulators.pointers import write_pointer
 from tests.simulators.waiting import wait_until
-from tests.unit.agent_runtime.examples import install_documented, install_model
+from tests.unit.agent_runtime.documented import install_documented
+from tests.unit.agent_runtime.examples import install_model
 from tests.unit.pictures.drawn import encoded, noise
 from tests.unit.pictures.test_hostile_pictures import png_of_size
 

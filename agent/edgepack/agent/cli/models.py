@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from edgepack.agent.cli.options import config_option, json_option, state_dir_option
+from edgepack.agent.cli.options import DEFAULT_CONFIG, config_option, json_option, state_dir_option
+from edgepack.errors import DeviceError
 from edgepack.json_text import json_text
 
 
@@ -121,7 +122,14 @@ def infer(
             from edgepack.bundle.plain_arrays import encode_arrays
             from edgepack.durable import write_file
 
-            write_file(output, encode_arrays(outputs), lasting=False)
+            try:
+                write_file(output, encode_arrays(outputs), lasting=False)
+            except OSError as error:
+                raise DeviceError(
+                    f"the outputs cannot be written: {error.strerror}",
+                    found_in=str(output),
+                    remedy="name a file in a folder that exists and may be written",
+                ) from error
         lines = [
             f"{found.name} {found.version}: {found.variant} on {found.provider}, "
             f"{found.latency_ms:.3g} ms"
@@ -152,7 +160,9 @@ def _place(config_path: Path, state_dir: Path | None) -> Path:
 
     if state_dir is not None:
         return state_dir
-    return Path(read_config(config_path).state_dir) if config_path.exists() else DEFAULT_STATE_DIR
+    if config_path == DEFAULT_CONFIG and not config_path.exists():
+        return DEFAULT_STATE_DIR
+    return Path(read_config(config_path).state_dir)
 
 
 def _threads(config_path: Path) -> int:

@@ -9,7 +9,7 @@ import msgspec
 from edgepack.agent.config import read_config
 from edgepack.agent.doctor.findings import Device, Finding, UnitState, ok, warn, wrong
 from edgepack.agent.doctor.folder import check_agent, check_folder, check_models, check_users
-from edgepack.agent.doctor.identity import check_broker, check_certificate
+from edgepack.agent.doctor.identity import check_broker, check_certificate, check_trust
 from edgepack.agent.doctor.machine import check_clock, check_disk, check_memory
 from edgepack.agent.doctor.programs import check_firmware, check_hooks
 from edgepack.agent.doctor.providers import check_providers, check_wheels
@@ -26,6 +26,7 @@ CHECKS: dict[str, Callable[[Device], Iterator[Finding]]] = {
     "users": check_users,
     "agent": check_agent,
     "unit": check_unit,
+    "trust": check_trust,
     "certificate": check_certificate,
     "broker": check_broker,
     "runtime": check_wheels,

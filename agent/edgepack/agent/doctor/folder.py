@@ -10,9 +10,13 @@ from pathlib import Path
 
 from edgepack.agent.doctor.findings import Device, Finding, ok, warn, wrong
 from edgepack.agent.state.lock import LOCK_FILE
+from edgepack.agent.state.pointer import ActivePointer
+from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.state.state_file import DAMAGED, read_regular
 from edgepack.agent.telemetry.failing import failing_lines
 from edgepack.agent.update.status import ModelStatus
+from edgepack.bundle.slot import verify_variant
+from edgepack.errors import BundleError
 from edgepack.text import counted, printable
 
 MAX_FILES = 20_000
@@ -121,10 +125,10 @@ def check_models(device: Device) -> Iterator[Finding]:
     if not device.status.models:
         yield ok("models", "none is installed")
     for name, model in device.status.models.items():
-        yield from _check_model(name, model)
+        yield from _check_model(Path(device.state_dir), name, model)
 
 
-def _check_model(name: str, model: ModelStatus) -> Iterator[Finding]:
+def _check_model(state_dir: Path, name: str, model: ModelStatus) -> Iterator[Finding]:
     subject = f"model {name}"
     if model.trouble:
         yield wrong(subject, model.trouble, f"{_START}: the agent repairs the pointer")
@@ -134,8 +138,8 @@ def _check_model(name: str, model: ModelStatus) -> Iterator[Finding]:
         return
     choice = model.active.choice
     title = f"{model.active.bundle.version} serves by {choice.chosen} on {choice.provider}"
-    if model.fault:
-        yield wrong(subject, f"{title}: {model.fault}", f"{_START}: the agent repairs the slot")
+    if fault := model.fault or _find_damage(state_dir, model.active):
+        yield wrong(subject, f"{title}: {fault}", f"{_START}: the agent repairs the slot")
     elif model.failing:
         seen, remedy = failing_lines(model.failing)
         yield wrong(subject, f"{title}: {seen}", remedy)
@@ -149,6 +153,15 @@ def _check_model(name: str, model: ModelStatus) -> Iterator[Finding]:
         )
     else:
         yield ok(subject, title)
+
+
+def _find_damage(state_dir: Path, active: ActivePointer) -> str:
+    """Read the files of the serving variant; return their fault, "" for complete files."""
+    try:
+        verify_variant(slot_folder(state_dir, active.digest), active.digest, active.choice.chosen)
+    except BundleError as error:
+        return error.problem
+    return ""
 
 
 def check_users(device: Device) -> Iterator[Finding]:

@@ -14,14 +14,42 @@ from edgepack.agent.config import AgentConfig, BrokerConfig
 from edgepack.agent.doctor.findings import Device, Finding, ok, warn, wrong
 from edgepack.agent.enrolment.identity import ends_on, is_renewal_due, left_s, load_key, name_of
 from edgepack.bundle.certificates import UNREADABLE
+from edgepack.bundle.keys import load_public_key
 from edgepack.bundle.pkcs11_uri import is_uri
-from edgepack.errors import DeviceError
+from edgepack.errors import DeviceError, EdgepackError
+from edgepack.text import counted
 from edgepack.web.clock import describe_invalid_time
 from edgepack.web.deadline import Deadline, answer_within
 
 _DAY_S = 24 * 3600
 _CONNECT_S = 10.0
 _ENROL = "edgepack fleet enroll {device} --replace, then edgepack-agent setup with the new package"
+
+
+def check_trust(device: Device) -> Iterator[Finding]:
+    """Check the keys of the accepted signers, and the fleet's root."""
+    config = device.config
+    if config is None:
+        return
+    keys, root = config.trust.keys, config.trust.root
+    if not keys:
+        yield wrong("trust", "the settings trust no key", 'keys = ["release.pub"] below [trust]')
+    for key in keys:
+        if not Path(key).exists():
+            remedy = "copy the signer's public key there, or change trust.keys"
+            yield wrong("trust", f"there is no key {key}", remedy)
+            return
+        try:
+            load_public_key(Path(key))
+        except EdgepackError as error:
+            yield wrong("trust", f"{key}: {error.problem}", error.remedy or "copy the key again")
+            return
+    if root and not Path(root).exists():
+        remedy = "copy root.json there, as edgepack fleet enroll wrote it"
+        yield wrong("trust", f"there is no root {root}", remedy)
+    elif keys:
+        of = f" and the fleet's root {root}" if root else ""
+        yield ok("trust", f"{counted(len(keys), 'key')} of signers{of}")
 
 
 def check_certificate(device: Device) -> Iterator[Finding]:

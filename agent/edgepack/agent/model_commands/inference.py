@@ -1,6 +1,7 @@
 """An inference of the serving variant on a picture, or on arrays of a file."""
 
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import msgspec
@@ -18,6 +19,10 @@ from edgepack.pictures.results import Box, Label
 
 MAX_SHOWN = 1000
 """Values of an output that are shown, at most."""
+
+_MAGIC = b"\x93NUMPY"
+_UNREADABLE = (OSError, ValueError, EOFError, MemoryError, OverflowError, SyntaxError, TokenError)
+"""What numpy raises for damaged files."""
 
 
 class OutputValues(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,10 +119,13 @@ def _read(file: Path) -> dict[str, Tensor] | Tensor:
     try:
         if file.suffix == ".npz":
             return read_arrays(file, file.stat().st_size)
+        with file.open("rb") as opened:
+            if opened.read(len(_MAGIC)) != _MAGIC:
+                raise ValueError("it is no file of numpy (.npy)")
         # Mapped: a header that promises more than the file has is rejected before any memory.
         array = np.load(file, mmap_mode="r", allow_pickle=False)
         return np.array(array)
-    except (OSError, ValueError, EOFError, MemoryError) as error:
+    except _UNREADABLE as error:
         because = error.strerror if isinstance(error, OSError) else error
         raise DeviceError(
             f"the arrays cannot be read: {because}",
