@@ -113,6 +113,25 @@ def test_request_that_stalls_or_drips_is_ended_while_others_are_served(
     run(test)
 
 
+def test_begun_large_bodies_count_in_whole_pages(run: Callable[..., None]) -> None:
+    """The kernel may give 2 MiB for the first byte."""
+
+    async def test(connect: Connect) -> None:
+        head = b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n"
+        begun, peers = SETTINGS.memory_bytes // connection.PAGE_BYTES, []
+        for _ in range(begun):
+            reader, writer = await connect()
+            writer.write(head % SETTINGS.body_bytes + bytes(connection.FREE_BYTES + 1))
+            peers.append((reader, writer))
+        await asyncio.sleep(0.05)
+        said = await ask(connect, head % SETTINGS.body_bytes + bytes(2 * connection.PAGE_BYTES))
+        assert said.startswith(b"HTTP/1.1 429 ")
+        for _, writer in peers:
+            writer.close()
+
+    run(test)
+
+
 def test_idle_connection_and_response_that_nobody_reads_are_ended(
     run: Callable[..., None],
 ) -> None:

@@ -57,7 +57,7 @@ def run(config_path: Path, verbose: bool) -> None:
     """
     # A reload that comes during the start must not end the agent.
     signal.signal(signal.SIGHUP, lambda *_: None)
-    from edgepack.agent.daemon.heap import keep_heap_small
+    from edgepack.agent.runtime.heap import keep_heap_small
 
     keep_heap_small()
     from edgepack.agent.cli.assembly import run_daemon

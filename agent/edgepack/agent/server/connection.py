@@ -16,6 +16,7 @@ import numpy as np
 
 from edgepack.agent.config import ServerConfig
 from edgepack.agent.inference_protocol.messages import ErrorAnswer
+from edgepack.agent.runtime.heap import LARGE_BYTES
 from edgepack.agent.server.budget import Budget
 from edgepack.agent.server.http_messages import (
     MAX_HEAD_BYTES,
@@ -38,6 +39,8 @@ LINGER_S = 3.0
 """How long the rest of a rejected request is read and dropped: its client must get the error."""
 FREE_BYTES = 64 * 1024
 """Bytes of a request that need no budget: connections have a number."""
+PAGE_BYTES = 2 * 1024 * 1024
+"""The kernel may give a large block in pages of this size."""
 _END = b"\r\n\r\n"
 _PEER = struct.Struct("3i")
 
@@ -328,7 +331,9 @@ class Connection(asyncio.BufferedProtocol):
         assert self._body is not None
         self._received += number
         self.moved_at = self._loop.time()
-        self._charge(self._received)
+        length = len(self._body)
+        pages = -(-self._received // PAGE_BYTES) * PAGE_BYTES if length >= LARGE_BYTES else 0
+        self._charge(min(length, max(self._received, pages)))
         if self._received == len(self._body):
             body, self._body = self._body, None
             self._dispatch(body)

@@ -22,6 +22,8 @@ from edgepack.metrics.settings import read_address
 BACKLOG = 1024
 LOOK_S = 0.5
 """Seconds between two looks at slow clients."""
+FRESH_S = 0.2
+"""A connection without a request is idle after so long, seconds: its request may be under way."""
 STALLED_S = 1.0
 """A client that sends or reads nothing for so long makes room for others."""
 _BUFFER_BYTES = 256 * 1024
@@ -114,7 +116,8 @@ class Listeners:
             Whether there is room.
         """
         if len(self._connections) >= self._most:
-            idle = [one for one in self._connections if one.is_idle]
+            since = self._loop.time() - FRESH_S
+            idle = [one for one in self._connections if one.is_idle and one.since <= since]
             if idle:
                 self._drop(min(idle, key=lambda one: one.since))
             elif not self._end_stalled(lambda one: True):

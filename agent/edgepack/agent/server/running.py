@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgepack.agent.config import AgentConfig
+from edgepack.agent.runtime.heap import return_large_blocks
 from edgepack.agent.server.answers import Answers
 from edgepack.agent.server.connection import Request
 from edgepack.agent.server.hosting import Hosting
@@ -41,6 +42,7 @@ def run_server(config: AgentConfig, *, until_stdin_ends: bool) -> None:
     Raises:
         DeviceError: An address cannot be used, or another server runs.
     """
+    return_large_blocks()
     if not asyncio.run(_serve(config, until_stdin_ends=until_stdin_ends)):
         log.warning("inferences did not end in time: the process ends without them")
         logging.shutdown()
