@@ -14,6 +14,7 @@ import pytest
 from edgepack.agent.runtime import slot_opening
 from edgepack.agent.serving import following
 from edgepack.agent.serving.model import open_model
+from edgepack.agent.state.holders import HolderWatch, open_holders
 from edgepack.agent.state.pointer import ActivePointer, pointer_path
 from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry import record, spool
@@ -73,6 +74,38 @@ def test_threads_of_a_new_process_open_the_model_at_the_same_time(tmp_path: Path
     ended = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == ["y"] * 8
+
+
+FORGETFUL = """
+import gc, os, sys
+from edgepack.agent import open_model
+from edgepack.agent.state.holders import holders_folders
+from pathlib import Path
+from tests.unit.agent_runtime.examples import make_inputs
+
+def use():
+    open_model("tiny", sys.argv[1]).run(make_inputs(1)[0])
+
+def registered():
+    return [path for folder in holders_folders(Path(sys.argv[1])) for path in folder.glob("*.json")]
+
+use()
+gc.collect()
+pid = os.fork()
+if not pid:
+    sys.exit()
+os.waitpid(pid, 0)
+assert registered(), "the child's exit ended the parent's registration"
+"""
+
+
+def test_a_process_that_dropped_its_model_without_closing_has_not_died(tmp_path: Path) -> None:
+    write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0))
+    open_holders(tmp_path)
+    command = [sys.executable, "-c", FORGETFUL, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert HolderWatch(tmp_path).look().deaths == ()
 
 
 def test_the_state_folder_may_come_from_the_environment(

@@ -279,37 +279,41 @@ class Model(Answering):
         return self._follower
 
     def _follow(self) -> Follower:
-        return Follower(self._name, self._state_dir, threads=self._threads, poll_s=self._poll_s)
-
-    def _note_exit(self) -> None:
-        """End the registration of a process that exits without `close`."""
-        self._follower.deregister()
+        follower = Follower(self._name, self._state_dir, threads=self._threads, poll_s=self._poll_s)
+        _followers.add(follower)
+        return follower
 
     def _note_fork(self) -> None:
-        """Leave the parent's resources to the parent. For a forked child.
-
-        The parent's threads are not here, its locks may be locked for ever, and a provider's device
-        is not shared. So the child opens the release again at its first use of the model.
-        """
+        """Replace a lock that may be locked for ever. For a forked child."""
         self._guard = threading.Lock()
-        self._follower.leave_to_parent()
-        _of_parent.append(self._follower)
 
 
 _models: "weakref.WeakSet[Model]" = weakref.WeakSet()
+
+_followers: "weakref.WeakSet[Follower]" = weakref.WeakSet()
+"""All followers of this process, also those of models that nobody refers to any more."""
 
 _of_parent: list[Follower] = []
 """In a forked child: what is never freed there. A provider's destructors expect its threads."""
 
 
 def _note_fork() -> None:
+    """Leave the parent's resources to the parent. For a forked child.
+
+    The parent's threads are not here, its locks may be locked for ever, and a provider's device is
+    not shared. So the child opens a release again at its first use of the model.
+    """
     for model in tuple(_models):
         model._note_fork()
+    for follower in tuple(_followers):
+        follower.leave_to_parent()
+        _of_parent.append(follower)
 
 
 def _note_exit() -> None:
-    for model in tuple(_models):
-        model._note_exit()
+    """End the registrations of a process that exits without `close`."""
+    for follower in tuple(_followers):
+        follower.deregister()
 
 
 atexit.register(_note_exit)
@@ -375,6 +379,8 @@ def open_model(
         ```
     """
     folder = state_dir or os.environ.get(STATE_DIR_VARIABLE) or DEFAULT_STATE_DIR
+    if via not in ("process", "server"):
+        raise ValueError(f"via is 'process' or 'server', not {via!r}")
     if via == "server":
         from edgepack.agent.serving.served_model import ServedModel
 
