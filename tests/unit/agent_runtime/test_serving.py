@@ -77,10 +77,12 @@ def test_threads_of_a_new_process_open_the_model_at_the_same_time(tmp_path: Path
 
 
 FORGETFUL = """
-import gc, os, sys
+import gc, os, sys, threading
 from edgepack.agent import open_model
+from edgepack.agent.state import changes
 from edgepack.agent.state.holders import holders_folders
 from pathlib import Path
+from tests.simulators.waiting import wait_until
 from tests.unit.agent_runtime.examples import make_inputs
 
 def use():
@@ -91,6 +93,13 @@ def registered():
 
 use()
 gc.collect()
+wait_until(lambda: not registered(), "a model that nobody refers to is closed")
+assert threading.active_count() == 1 + (changes.notifier() is not None)
+model = open_model("tiny", sys.argv[1])
+session = model.session()
+del model
+gc.collect()
+session.run(make_inputs(1)[0])
 pid = os.fork()
 if not pid:
     sys.exit()

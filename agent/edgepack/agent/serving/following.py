@@ -92,6 +92,7 @@ class Follower:
     def __init__(self, name: str, state_dir: Path, *, threads: int, poll_s: float | None) -> None:
         self.is_foreign = False
         self.is_usable = True
+        self._is_abandoned = False
         self.troubles: tuple[str, ...] = ()
         self.keeper = SampleKeeper(state_dir, name)
         self.bound: weakref.WeakSet[BoundCall] = weakref.WeakSet()
@@ -170,14 +171,26 @@ class Follower:
                 return
             self._wake.set()
             self._watcher.join()
-            if (changes := notifier()) is not None:
-                changes.forget(self._wake)
-            self._registration.close()
-            for holder in tuple(self._holders):
-                holder.close()
-            self.serving.end_shadow()
-            self.keeper.write()
-            self._spool(is_final=True)
+            self._end()
+
+    def abandon(self) -> None:
+        """Have the thread close the follower: nobody refers to its model any more. Never wait."""
+        if not self._stop.is_set() and not self.is_foreign:
+            self._is_abandoned = True
+            self._stop.set()
+            self.is_usable = False
+            self._wake.set()
+
+    def _end(self) -> None:
+        """Write the statistics, and leave all that is held."""
+        if (changes := notifier()) is not None:
+            changes.forget(self._wake)
+        self._registration.close()
+        for holder in tuple(self._holders):
+            holder.close()
+        self.serving.end_shadow()
+        self.keeper.write()
+        self._spool(is_final=True)
 
     def deregister(self) -> None:
         """Note that the process ends in order; it need not close the model."""
@@ -375,6 +388,8 @@ class Follower:
                     is_known = isinstance(error, OSError) and is_disk_fault(error)
                     said = "watching model=%s failed, trying on: %s"
                     logger.warning(said, self._name, error, exc_info=not is_known)
+        if self._is_abandoned:
+            self._end()
 
     def _wait(self, pause_s: float) -> bool:
         """Wait for the next turn; return True if the follower is closed."""

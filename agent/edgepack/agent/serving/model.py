@@ -61,6 +61,8 @@ class Model(Answering):
         self._poll_s = poll_s
         self._guard = threading.Lock()
         self._follower = self._follow()
+        self._followers = [self._follower]
+        weakref.finalize(self, _abandon, self._followers).atexit = False
         _models.add(self)
 
     def run(self, feeds: Mapping[str, Tensor] | Tensor) -> dict[str, Tensor]:
@@ -206,7 +208,7 @@ class Model(Answering):
                 print(session.bundle.version, "ran all of them")
             ```
         """
-        return ModelSession(self._usable(), hold_s=hold_s)
+        return ModelSession(self._usable(), hold_s=hold_s, owner=self)
 
     @property
     def bundle(self) -> BundleRef:
@@ -276,6 +278,7 @@ class Model(Answering):
             with self._guard:
                 if self._follower.is_foreign:
                     self._follower = self._follow()
+                    self._followers.append(self._follower)
         return self._follower
 
     def _follow(self) -> Follower:
@@ -295,6 +298,12 @@ _followers: "weakref.WeakSet[Follower]" = weakref.WeakSet()
 
 _of_parent: list[Follower] = []
 """In a forked child: what is never freed there. A provider's destructors expect its threads."""
+
+
+def _abandon(followers: list[Follower]) -> None:
+    """Close the followers of a model that nobody refers to any more."""
+    for follower in followers:
+        follower.abandon()
 
 
 def _note_fork() -> None:

@@ -36,10 +36,10 @@ class ModelSession(Answering):
         ```
     """
 
-    def __init__(self, follower: Follower, *, hold_s: float) -> None:
+    def __init__(self, follower: Follower, *, hold_s: float, owner: object = None) -> None:
         if not 0.0 <= hold_s <= MAX_HOLD_S:
             raise ValueError(f"hold_s is 0 to {MAX_HOLD_S:g} seconds, not {hold_s}")
-        self._follower = follower
+        self._follower, self._owner = follower, owner  # The model lives as long as its sessions.
         self._hold_s = hold_s
         self._replaced_at: float | None = None
         self._held: OpenedModel | None = None
