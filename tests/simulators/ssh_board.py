@@ -1,5 +1,6 @@
 """A board on loopback: Debian's sshd with keys and settings of its own, in a folder of the test."""
 
+import contextlib
 import getpass
 import os
 import shlex
@@ -103,7 +104,8 @@ class SshBoard:
         """Kill sshd with its connections, as a power cut of the network would end them."""
         if self._daemon is not None:
             for pid in (self._daemon.pid, *_descendants(self._daemon.pid, "sshd")):
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # It ended meanwhile.
+                    os.kill(pid, signal.SIGKILL)
             self._daemon.wait()
         self._daemon = None
 
@@ -111,7 +113,8 @@ class SshBoard:
         """Stop sshd with its connections: the board is there, and does not answer."""
         if self._daemon is not None:
             for pid in (self._daemon.pid, *_descendants(self._daemon.pid, "sshd")):
-                os.kill(pid, signal.SIGSTOP)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
 
     def left(self) -> list[str]:
         """Return what a build left in the folder for temporary files."""

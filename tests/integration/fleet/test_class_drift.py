@@ -110,7 +110,7 @@ def test_a_class_that_becomes_frequent_is_shown_by_its_name_on_the_device_and_in
         found: Drift | None = fleet.client.device("cam-1").models[0].drift
         return found
 
-    with open_model("surfaces", place / "state", threads=1) as model:
+    with open_model("surfaces", place / "state", threads=1, poll_s=0.1) as model:
 
         def run(shares: tuple[float, ...], count: int) -> None:
             for number in range(count):
@@ -140,7 +140,7 @@ def test_a_class_that_becomes_frequent_is_shown_by_its_name_on_the_device_and_in
     assert told["models"][0]["drift"]["features"][0]["words"] == drift.features[0].words
     page = Visitor(fleet.url).log_in((fleet.data / "token").read_text()).get("/devices/cam-1").text
     assert "share of &#39;scratch&#39; is 0." in page
-    with open_model("surfaces", place / "state", threads=1) as model:
+    with open_model("surfaces", place / "state", threads=1, poll_s=0.1) as model:
 
         def show_fog() -> bool:
             for _ in range(100):

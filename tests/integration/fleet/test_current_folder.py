@@ -273,10 +273,12 @@ def run_every_command(user: User, folder: Path, processes: list[subprocess.Popen
     run("edgepack", "fleet", "webhooks", "test", "chat", *url, may_fail=True)
     run("edgepack", "fleet", "webhooks", "remove", "chat", *url, may_fail=True)
     run(*devices, "remove", "cam-1", *url)
-    run_every_command_of_a_device(user, folder, one, two)
+    run_every_command_of_a_device(user, folder, one, two, processes)
 
 
-def run_every_command_of_a_device(user: User, folder: Path, one: Path, two: Path) -> None:
+def run_every_command_of_a_device(
+    user: User, folder: Path, one: Path, two: Path, processes: list[subprocess.Popen[bytes]]
+) -> None:
     alone = folder / "alone"
     alone.mkdir()
     config = alone / "agent.toml"
@@ -291,6 +293,14 @@ def run_every_command_of_a_device(user: User, folder: Path, one: Path, two: Path
     run("edgepack-agent", "install", one, *words, "--soak", "0")
     run("edgepack-agent", "install", two, *words, "--soak", "0")
     run("edgepack-agent", "status", *words)
+    processes.append(user.start(folder / "server.log", "edgepack-agent", "serve", *words))
     run("edgepack-agent", "rollback", "small", *words)
+    run("edgepack-agent", "doctor", *words, may_fail=True)
+    run("edgepack-agent", "env", "small", *words)
+    run("edgepack-agent", "explain", "small", *words)
+    run("edgepack-agent", "bench", "small", "--seconds", "0.1", *words)
+    run("edgepack-agent", "infer", "small", folder / "samples.npz", *words, may_fail=True)
+    for command in (("setup",), ("service", "install"), ("service", "remove")):
+        run("edgepack-agent", *command, "--help")  # They would change this machine.
     run("edgepack-agent", "samples", "small", "-o", alone / "samples", *words, may_fail=True)
     run("edgepack-agent", "remove", "small", *words)

@@ -354,6 +354,8 @@ class Follower:
             changes.is_watching(self._wake) or changes.watch(folder, self._wake)
         ):
             return POLL_S
+        if self._verifier.is_learning:
+            return POLL_S
         serving = self.serving
         sum_ms, self._sum_ms = self._sum_ms, serving.record.latency.sum_ms
         is_idle = (

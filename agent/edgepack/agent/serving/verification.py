@@ -45,6 +45,12 @@ class Verifier:
         self._number = 0
         self._next_at = now
 
+    @property
+    def is_learning(self) -> bool:
+        """True until the first answers are known: they should come soon, before a fault."""
+        is_on = bool(self._samples and self._settings.interval_s)
+        return is_on and len(self._first.answers) < len(self._samples)
+
     def turn(self, session: Session) -> str | None:
         """Run a sample if due.
 
@@ -57,7 +63,7 @@ class Verifier:
         began = time.monotonic()
         if not self._samples or not self._settings.interval_s or began < self._next_at:
             return None
-        is_first = len(self._first.answers) < len(self._samples)
+        is_first = self.is_learning
         share = max(self._settings.share, FIRST_SHARE) if is_first else self._settings.share
         because: str | None = None
         try:
