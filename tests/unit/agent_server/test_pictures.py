@@ -38,14 +38,14 @@ def test_a_picture_gets_the_answer_of_an_application_to_the_last_bit(
 ) -> None:
     content = encoded(noise(50, 30), form)
     with open_model("defects", server.state_dir, threads=1) as model:
-        labels = model.classify(content)
-    for path in (IMAGE, "/v2/models/defects/versions/1.1.0/image"):
+        labels, version = model.classify(content), model.bundle.version
+    for path in (IMAGE, f"/v2/models/defects/versions/{version}/image"):
         found = server.ask("POST", path, content)
         assert found.status == 200
         answer = found.value
         assert answer["labels"] == json.loads(msgspec.json.encode(labels))
         assert (answer["width"], answer["height"]) == (50, 30)
-        assert (answer["model_name"], answer["model_version"]) == ("defects", "1.1.0")
+        assert (answer["model_name"], answer["model_version"]) == ("defects", version)
 
 
 def test_metadata_state_the_meaning_of_inputs_and_labels(server: ModelServer) -> None:

@@ -154,4 +154,5 @@ def test_session_keeps_its_release_and_calls_outlive_a_killed_server(server: Mod
         server.start()
         with pytest.raises(DeviceError, match="the model server was started again"):
             session.run(FEEDS)
-    write_pointer(server.state_dir, first)
+        write_pointer(server.state_dir, first)  # The other tests share the server.
+        wait_until(lambda: model.bundle.version == "1.1.0", server.said)
