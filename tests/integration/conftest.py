@@ -9,6 +9,7 @@ from edgepack.bundle.keys import PrivateKey, generate_key, load_private_key, wri
 from tests.integration.loose_builds import Builder
 from tests.simulators import broker as mosquitto
 from tests.simulators.broker import Broker
+from tests.simulators.controller import Controller
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 
@@ -50,3 +51,11 @@ def mosquitto_broker(tmp_path: Path) -> Iterator[Broker]:
     broker = Broker(tmp_path)
     yield broker
     broker.stop()
+
+
+@pytest.fixture
+def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
+    """Start a controller at that broker."""
+    controller = Controller(mosquitto_broker.port)
+    yield controller
+    controller.close()

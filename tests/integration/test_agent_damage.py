@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -44,13 +44,6 @@ def put_nothing(_path: Path) -> None:
 
 def is_at(wanted: tuple[int, str], report: ReportedModel) -> bool:
     return (report.sequence, report.state) == wanted
-
-
-@pytest.fixture
-def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
-    controller = Controller(mosquitto_broker.port)
-    yield controller
-    controller.close()
 
 
 @pytest.mark.parametrize(("path", "how"), [(MODEL, put_pipe), ("golden/golden.npz", put_nothing)])

@@ -34,13 +34,6 @@ SAMPLES = 2
 """Moments of an update that are tried with each error; the fast test tries every call."""
 
 
-@pytest.fixture
-def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
-    controller = Controller(mosquitto_broker.port)
-    yield controller
-    controller.close()
-
-
 class Rig:
     """A device with a faulty disk, and a controller."""
 

@@ -4,11 +4,9 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.state.slots import slot_folder
@@ -25,13 +23,6 @@ from tests.simulators.device import DEVICE, Device
 KILLS = 20
 KILLS_AN_UPDATE = 5
 SEED = 20261121
-
-
-@pytest.fixture
-def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
-    controller = Controller(mosquitto_broker.port)
-    yield controller
-    controller.close()
 
 
 def count_hits(killed_in: Counter[str]) -> int:

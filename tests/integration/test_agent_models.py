@@ -29,13 +29,6 @@ MEMORY_BYTES = 5 * (2 * WIDTH * WIDTH * 4 + 2_000)
 
 
 @pytest.fixture
-def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
-    controller = Controller(mosquitto_broker.port)
-    yield controller
-    controller.close()
-
-
-@pytest.fixture
 def device(
     tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
 ) -> Iterator[Device]:

@@ -18,13 +18,6 @@ from tests.simulators.waiting import wait_until
 
 
 @pytest.fixture
-def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
-    controller = Controller(mosquitto_broker.port)
-    yield controller
-    controller.close()
-
-
-@pytest.fixture
 def device(
     tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
 ) -> Iterator[Device]:

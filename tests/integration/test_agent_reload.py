@@ -2,10 +2,7 @@
 
 import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from edgepack.bundle.keys import PrivateKey, generate_key, load_private_key
 from tests.simulators.broker import Broker
@@ -13,13 +10,6 @@ from tests.simulators.bundles import make_bundle
 from tests.simulators.controller import Controller
 from tests.simulators.device import DEVICE, Device, wait_for_line
 from tests.simulators.waiting import PATIENCE_S, wait_until
-
-
-@pytest.fixture
-def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
-    controller = Controller(mosquitto_broker.port)
-    yield controller
-    controller.close()
 
 
 def test_a_reload_takes_over_new_settings_and_survives_bad_ones(

@@ -26,13 +26,6 @@ X = np.random.default_rng(7).standard_normal((1, WIDTH)).astype(np.float32)
 
 
 @pytest.fixture
-def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
-    controller = Controller(mosquitto_broker.port)
-    yield controller
-    controller.close()
-
-
-@pytest.fixture
 def device(
     tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
 ) -> Iterator[Device]:

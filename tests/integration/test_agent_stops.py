@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -71,13 +70,6 @@ class Held:
         # A hook or a probe is at work, so there are processes beside the agent.
         needs = 3 if HANGS in HOOKS.get(self.state, {}).values() else 1
         return len(self.device.processes()) >= needs + (self.state == "PROBING")
-
-
-@pytest.fixture
-def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
-    controller = Controller(mosquitto_broker.port)
-    yield controller
-    controller.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

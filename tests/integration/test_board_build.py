@@ -16,7 +16,7 @@ import onnxruntime
 import pytest
 
 from edgepack.errors import BuildError, EdgepackError
-from edgepack.packager.boards import board_process, link
+from edgepack.packager.boards import board_process, ssh_stream
 from edgepack.packager.boards.board_process import BoardProcess
 from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.pipeline.build import BuildResult, build_bundle
@@ -180,7 +180,7 @@ def test_frozen_board_is_noticed_in_seconds(
     material: Path, tmp_path: Path, board: SshBoard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alive = ("ServerAliveInterval=1", "ServerAliveCountMax=1")
-    monkeypatch.setattr(link, "_OPTIONS", (*link._OPTIONS[:-2], *alive))
+    monkeypatch.setattr(ssh_stream, "_OPTIONS", (*ssh_stream._OPTIONS[:-2], *alive))
     frozen: list[str] = []
 
     def freeze(told: BuildStep) -> None:

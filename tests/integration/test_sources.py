@@ -1,6 +1,5 @@
 """A real agent, a real broker, a real web server: chunks come from the web, the rest by MQTT."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,13 +27,6 @@ FOLDER, ARCHIVE = "{digest}/{path}", "{name}-{version}.edgepack"
 def _web() -> None:
     if missing := web_ways.missing():
         pytest.skip(f"not installed: {', '.join(missing)}")
-
-
-@pytest.fixture
-def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
-    controller = Controller(mosquitto_broker.port)
-    yield controller
-    controller.close()
 
 
 def make(root: Path, keys: Keys, release: int) -> ExampleBundle:

@@ -31,13 +31,6 @@ def _ways() -> None:
 
 
 @pytest.fixture
-def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
-    controller = Controller(mosquitto_broker.port)
-    yield controller
-    controller.close()
-
-
-@pytest.fixture
 def web_broker(tmp_path: Path) -> Iterator[Ejabberd]:
     """Start a broker with TLS; `ca.pem` is its CA."""
     issue(tmp_path, "server", make_authority(tmp_path, "ca"), "127.0.0.1")

@@ -24,7 +24,7 @@ ALLOWED = {
     "agent/edgepack/agent/hooks/process.py": "starts executables with an environment of their own",
     "agent/edgepack/agent/service/system_commands.py": "runs the service manager's programs",
     "packager/edgepack/packager/boards/keeper.py": "starts the agent's children on a board",
-    "packager/edgepack/packager/boards/link.py": "starts the system's ssh",
+    "packager/edgepack/packager/boards/ssh_stream.py": "starts the system's ssh",
     "firmware_hooks/edgepack/firmware_hooks/answer.py": "runs the system's commands in a hook",
 }
 STARTERS = frozenset(("subprocess", "multiprocessing", "pty", "_posixsubprocess"))

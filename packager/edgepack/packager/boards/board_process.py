@@ -22,7 +22,8 @@ from edgepack.bundle.manifest import MANIFEST_FILE, Placement, is_golden
 from edgepack.bundle.plain_arrays import read_arrays
 from edgepack.decoding import decode_json
 from edgepack.packager.boards.board_files import BoardFiles
-from edgepack.packager.boards.link import Link, LinkLostError
+from edgepack.packager.boards.link import Link
+from edgepack.packager.boards.ssh_stream import LinkLostError
 from edgepack.packager.runtime.board import BoardError, BoardLostError
 from edgepack.packager.runtime.provider_process import MODULE, Waiting, in_silence
 from edgepack.packager.runtime.race_child import RaceAnswer, RaceRequest
