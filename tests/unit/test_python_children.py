@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ("agent", "packager", "fleet", "profiles", "firmware_hooks")
 ALLOWED = {
     "agent/edgepack/python_child.py": "starts every Python child",
-    "agent/edgepack/agent/doctor/programs.py": "reads the bootloader's counters",
     "agent/edgepack/agent/hooks/process.py": "starts executables with an environment of their own",
     "agent/edgepack/agent/service/system_commands.py": "runs the service manager's programs",
     "packager/edgepack/packager/boards/keeper.py": "starts the agent's children on a board",

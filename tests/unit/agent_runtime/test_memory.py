@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.swaps.__main__ import Subject, measure
-from edgepack.agent.serving import following
+from edgepack.agent.runtime import heap
 from edgepack.fleet.documents.gates import BY_NAME
 
 WIDTH, LAYERS, SWAPS = 512, 24, 6
@@ -33,7 +33,7 @@ def write_model(path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
 
 
-@pytest.mark.skipif(not following.gives_memory_back(), reason="the C library is not glibc")
+@pytest.mark.skipif(not heap.gives_memory_back(), reason="the C library is not glibc")
 def test_memory_after_many_swaps_of_an_equal_model_stays_below_the_gate(tmp_path: Path) -> None:
     write_model(tmp_path / "stack.onnx")
     subject = Subject("stack", tmp_path / "stack.onnx", (16, WIDTH))

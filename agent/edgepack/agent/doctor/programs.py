@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,9 @@ from edgepack.agent.doctor.findings import Device, Finding, ok, warn, wrong
 from edgepack.agent.hooks.files import why_not_runnable
 from edgepack.agent.hooks.runner import check_hook_folder
 from edgepack.agent.hooks.users import find_bundle_user
+from edgepack.agent.service.system_commands import run_program
 from edgepack.errors import DeviceError
+from edgepack.python_child import TimeoutExpired
 from edgepack.text import counted
 
 _COUNTERS = ("upgrade_available", "bootcount", "bootlimit")
@@ -83,15 +84,8 @@ def _read_counters(program: str) -> dict[str, int]:
     """Return U-Boot's counters; empty without a readable environment."""
     try:
         # fw_printenv takes a lock file and writes nothing else.
-        ended = subprocess.run(
-            [program, *_COUNTERS],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_TIMEOUT_S,
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"},
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        ended = run_program(program, _COUNTERS, _TIMEOUT_S)
+    except (OSError, TimeoutExpired):
         return {}
     found = _COUNTER.findall(ended.stdout[:4096].decode(errors="replace"))
     return {name: int(value) for name, value in found if name in _COUNTERS}

@@ -1,7 +1,7 @@
 """A model, loaded on an execution provider and ready to run (`opening`)."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -230,6 +230,24 @@ def check_feeds(inputs: tuple[SessionTensor, ...], feeds: Mapping[str, Tensor]) 
                 f"input '{tensor.name}' has shape {list(value.shape)}, "
                 f"expected [{', '.join(str(size) or '?' for size in tensor.shape)}]"
             )
+
+
+def name_single(names: Sequence[str], array: object) -> dict[str, Tensor]:
+    """Return the feeds of a model with a single input, for which a caller gave the array alone.
+
+    Args:
+        names: Inputs of the model.
+        array: What was given in place of feeds.
+
+    Raises:
+        ValueError: It is no array, or the model has several inputs.
+    """
+    if not isinstance(array, np.ndarray) or len(names) != 1:
+        raise ValueError(
+            f"the model's inputs are {', '.join(names)}: give a dict with a numpy array for each, "
+            f"not a {type(array).__name__}"
+        )
+    return {names[0]: array}
 
 
 def _tensors(arguments: list[Any]) -> tuple[SessionTensor, ...]:

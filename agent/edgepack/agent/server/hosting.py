@@ -149,11 +149,7 @@ class Hosting:
 
     def _retire(self, name: str) -> None:
         """Take a model out of service, and close the model once its requests are answered."""
-        model = self._models.pop(name)
-        if model.busy and not self._is_stopping:
-            self._loop.call_later(0.05, self._close_when_idle, model)
-        else:
-            self._close(model)
+        self._close_when_idle(self._models.pop(name))
 
     def _close_when_idle(self, model: HostedModel) -> None:
         if model.busy and not self._is_stopping:

@@ -2,13 +2,14 @@
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from edgepack.errors import DeviceError
 
 TIMEOUT_S = 330.0
 """Longer than a start of the agent may take (`TimeoutStartSec` of the unit)."""
-_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _MAX_TEXT = 1000
 
 
@@ -26,6 +27,25 @@ def check_systemd() -> None:
         )
 
 
+def run_program(
+    path: str, words: Sequence[str], timeout_s: float
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run a program to its end, with an environment of its own and no input.
+
+    Raises:
+        OSError: It cannot be started.
+        TimeoutExpired: It does not end in time.
+    """
+    return subprocess.run(
+        [path, *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=timeout_s,
+        env={"PATH": PATH, "LANG": "C.UTF-8"},
+        check=False,
+    )
+
+
 def run_system_command(program: str, *words: str) -> str:
     """Run a program of the system to its end; return its stdout.
 
@@ -36,19 +56,12 @@ def run_system_command(program: str, *words: str) -> str:
     Raises:
         DeviceError: The program is missing, fails, or does not end in time.
     """
-    path = shutil.which(program, path=_PATH)
+    path = shutil.which(program, path=PATH)
     shown = " ".join((program, *words))
     if path is None:
         raise DeviceError(f"there is no program {program}", remedy="install systemd's programs")
     try:
-        ended = subprocess.run(
-            [path, *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            env={"PATH": _PATH, "LANG": "C.UTF-8"},
-            check=False,
-        )
+        ended = run_program(path, words, TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DeviceError(f"{shown} failed: {error}") from error
     if ended.returncode:

@@ -4,6 +4,7 @@ The bundle states how a picture is prepared and what outputs mean. A question ru
 from the preparation to the answer: an update may bring another size, mean or order of classes.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -40,16 +41,16 @@ class Release(Protocol):
         """Run an inference; see `Model.run`."""
 
 
-class Answering:
+class Answering(ABC):
     """Methods that answer questions; a subclass says which release answers.
 
     All raise `PictureError` for a picture that cannot be read, `ValueError` where the model does
     something else, takes no picture or several at once, and whatever `run` raises.
     """
 
+    @abstractmethod
     def _release(self) -> Release:
         """Return the release that answers the next question."""
-        raise NotImplementedError
 
     def _ask_release(self, act: Callable[[Release], T]) -> T:
         """Return the answer of a release."""

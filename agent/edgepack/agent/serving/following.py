@@ -6,7 +6,6 @@ of the process, ends sessions at their time limit, and returns the memory of rep
 the system.
 """
 
-import ctypes
 import logging
 import threading
 import time
@@ -14,6 +13,7 @@ import weakref
 from pathlib import Path
 from typing import Protocol
 
+from edgepack.agent.runtime.heap import give_memory_back
 from edgepack.agent.serving.bound import BoundCall
 from edgepack.agent.serving.capture import SampleKeeper
 from edgepack.agent.serving.opened import OpenedModel, open_release
@@ -480,22 +480,6 @@ class Follower:
                     error,
                 )
             self._spool_fails = True
-
-
-def give_memory_back() -> None:
-    """Return freed memory to the system, where the C library can (glibc).
-
-    A release is opened next to the serving release. glibc keeps the memory that the old release
-    frees, spread over its heaps, and the next release does not fit into these gaps: processes grew
-    with each swap.
-    """
-    if gives_memory_back():
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def gives_memory_back() -> bool:
-    """Check whether the C library can return freed memory on request."""
-    return hasattr(ctypes.CDLL(None), "malloc_trim")
 
 
 def _pointer_path(state_dir: Path, name: str) -> Path:

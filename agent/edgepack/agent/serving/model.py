@@ -14,13 +14,13 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, overload
 
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor
 from edgepack.agent.serving.answers import Answering
 from edgepack.agent.serving.batch import run_batch
 from edgepack.agent.serving.bound import BoundCall
+from edgepack.agent.serving.closing import Closing
 from edgepack.agent.serving.following import Follower
 from edgepack.agent.serving.model_session import HOLD_S, ModelSession
 from edgepack.agent.serving.opened import OpenedModel
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 STATE_DIR_VARIABLE = "EDGEPACK_STATE_DIR"
 
 
-class Model(Answering):
+class Model(Answering, Closing):
     """The active model of a device; safe to use from several threads.
 
     Made by `open_model`. Use the model as a context manager, or `close` it. An update swaps the
@@ -61,8 +61,6 @@ class Model(Answering):
         self._poll_s = poll_s
         self._guard = threading.Lock()
         self._follower = self._follow()
-        self._followers = [self._follower]
-        weakref.finalize(self, _abandon, self._followers).atexit = False
         _models.add(self)
 
     def run(self, feeds: Mapping[str, Tensor] | Tensor) -> dict[str, Tensor]:
@@ -248,17 +246,6 @@ class Model(Answering):
     def _serving(self) -> OpenedModel:
         return self._here().serving
 
-    def __enter__(self) -> "Model":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _opened(self) -> OpenedModel:
         """Return the release that serves in this process."""
         follower = self._follower
@@ -278,12 +265,12 @@ class Model(Answering):
             with self._guard:
                 if self._follower.is_foreign:
                     self._follower = self._follow()
-                    self._followers.append(self._follower)
         return self._follower
 
     def _follow(self) -> Follower:
         follower = Follower(self._name, self._state_dir, threads=self._threads, poll_s=self._poll_s)
         _followers.add(follower)
+        weakref.finalize(self, follower.abandon).atexit = False
         return follower
 
     def _note_fork(self) -> None:
@@ -298,12 +285,6 @@ _followers: "weakref.WeakSet[Follower]" = weakref.WeakSet()
 
 _of_parent: list[Follower] = []
 """In a forked child: what is never freed there. A provider's destructors expect its threads."""
-
-
-def _abandon(followers: list[Follower]) -> None:
-    """Close the followers of a model that nobody refers to any more."""
-    for follower in followers:
-        follower.abandon()
 
 
 def _note_fork() -> None:

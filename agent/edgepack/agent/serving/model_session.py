@@ -2,10 +2,10 @@
 
 import threading
 from collections.abc import Mapping
-from types import TracebackType
 
 from edgepack.agent.runtime.sessions import Tensor
 from edgepack.agent.serving.answers import Answering
+from edgepack.agent.serving.closing import Closing
 from edgepack.agent.serving.following import Follower
 from edgepack.agent.serving.opened import OpenedModel
 from edgepack.errors import DeviceError
@@ -17,7 +17,7 @@ HOLD_S = 600.0
 MAX_HOLD_S = 24 * 3600.0
 
 
-class ModelSession(Answering):
+class ModelSession(Answering, Closing):
     """Inferences on a single release of a model, from the first to the last.
 
     Made by `Model.session`. Use the session as a context manager, or `close` it.
@@ -112,17 +112,6 @@ class ModelSession(Answering):
             self._because = f"version {newer} serves, and {self._hold_s:g} s of hold_s are over"
             self._let_go()
         return self._held is not None
-
-    def __enter__(self) -> "ModelSession":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _let_go(self) -> None:
         if self._follower.is_foreign:

@@ -10,7 +10,7 @@ from time import monotonic
 import numpy as np
 from numpy import isfinite
 
-from edgepack.agent.runtime.sessions import SessionTensor, Tensor, check_feeds
+from edgepack.agent.runtime.sessions import SessionTensor, Tensor, check_feeds, name_single
 from edgepack.agent.runtime.slot_opening import OpenedSlot, open_slot
 from edgepack.agent.serving.capture import SampleKeeper
 from edgepack.agent.serving.shadow import ShadowRunner
@@ -84,7 +84,7 @@ class OpenedModel:
             DeviceError: The provider failed.
         """
         if not isinstance(feeds, Mapping):
-            feeds = self._named(feeds)
+            feeds = name_single([one.name for one in self.session.inputs], feeds)
         thread, running = get_ident(), self._running
         started = running[thread] = monotonic()
         try:
@@ -109,17 +109,6 @@ class OpenedModel:
         if now >= self._offer_at or not is_finite or self.shadow is not None:
             self._offer(feeds, outputs, taken_ms, is_finite=is_finite)
         return outputs
-
-    def _named(self, array: Tensor) -> dict[str, Tensor]:
-        """Return the feeds of a model with a single input."""
-        inputs = self.session.inputs
-        if not isinstance(array, np.ndarray) or len(inputs) != 1:
-            names = ", ".join(one.name for one in inputs)
-            raise ValueError(
-                f"the model's inputs are {names}: give a dict with a numpy array for each, "
-                f"not a {type(array).__name__}"
-            )
-        return {inputs[0].name: array}
 
     def _offer(
         self,

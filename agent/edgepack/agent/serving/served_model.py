@@ -12,7 +12,6 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,8 +29,9 @@ from edgepack.agent.inference_protocol.messages import (
     TensorParameters,
 )
 from edgepack.agent.inference_protocol.tensors import datatype_of_array, dtype_of
-from edgepack.agent.runtime.sessions import SessionTensor, Tensor
+from edgepack.agent.runtime.sessions import SessionTensor, Tensor, name_single
 from edgepack.agent.serving.answers import Answering, Release
+from edgepack.agent.serving.closing import Closing
 from edgepack.agent.serving.model_session import HOLD_S, MAX_HOLD_S
 from edgepack.agent.serving.server_client import Reply, ServerClient
 from edgepack.agent.state.models import MODEL_NAME
@@ -76,7 +76,7 @@ class ServedRelease:
         return self._model.infer(feeds, "", self._version)
 
 
-class ServedModel(Answering):
+class ServedModel(Answering, Closing):
     """The active model of a device in the model server; safe to use from several threads.
 
     Made by `open_model(name, via="server")`. A forked child uses connections of its own.
@@ -154,17 +154,6 @@ class ServedModel(Answering):
         self._is_closed = True
         self._client.close()
 
-    def __enter__(self) -> "ServedModel":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _release(self) -> ServedRelease:
         return ServedRelease(self, self._facts())
 
@@ -199,7 +188,7 @@ class ServedModel(Answering):
             DeviceError: The provider failed, or the server does not answer.
         """
         if not isinstance(feeds, Mapping):
-            feeds = self._named(feeds)
+            feeds = name_single(self._input_names, feeds)
         arrays = {name: _contiguous(name, value) for name, value in feeds.items()}
         shapes = ((name, array.dtype, feeds[name].shape) for name, array in arrays.items())
         key = (sequence, *shapes)
@@ -211,15 +200,6 @@ class ServedModel(Answering):
             self._heads[key] = head
         content = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
         return _outputs_of(self._ask([head, *content]), version)
-
-    def _named(self, array: Tensor) -> dict[str, Tensor]:
-        """Return the feeds of a model with a single input."""
-        if not isinstance(array, np.ndarray) or len(self._input_names) != 1:
-            raise ValueError(
-                f"the model's inputs are {', '.join(self._input_names)}: give a dict with a numpy "
-                f"array for each, not a {type(array).__name__}"
-            )
-        return {self._input_names[0]: array}
 
     def begin(self, sequence: SequenceRequest) -> SequenceAnswer:
         """Begin a sequence.
@@ -278,7 +258,7 @@ class ServedModel(Answering):
         return head.encode() + text
 
 
-class ServedSession:
+class ServedSession(Closing):
     """Inferences on a single release of a model in the model server; see `ModelSession`.
 
     A server that was started again continues the session, if the session's release still serves.
@@ -331,17 +311,6 @@ class ServedSession:
         if not self._is_closed and self._pid == os.getpid():
             self._is_closed = True
             self._model.end(self._request.sequence_id)
-
-    def __enter__(self) -> "ServedSession":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _contiguous(name: str, value: Any) -> Tensor:

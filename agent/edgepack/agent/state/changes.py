@@ -13,7 +13,6 @@ from pathlib import Path
 
 _CLOSE_WRITE, _MOVED_TO, _DELETE = 0x8, 0x80, 0x200
 _IGNORED = 0x8000
-_CLOEXEC = os.O_CLOEXEC
 _HEADER = struct.Struct("iIII")
 _READ_BYTES = 64 * 1024
 
@@ -28,7 +27,7 @@ class ChangeNotifier:
     def __init__(self) -> None:
         try:
             self._libc = ctypes.CDLL(None, use_errno=True)
-            self._file = self._libc.inotify_init1(_CLOEXEC)
+            self._file = self._libc.inotify_init1(os.O_CLOEXEC)
         except AttributeError as error:
             raise OSError("this system has no inotify") from error
         if self._file < 0:
