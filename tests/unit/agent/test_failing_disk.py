@@ -25,8 +25,6 @@ def fail_updates(
     tmp_path: Path, world: World, releases: Releases, error: int, *, is_lasting: bool
 ) -> Result:
     library = build_library(tmp_path)
-    if library is None:
-        pytest.skip("no C compiler is installed (gcc)")
     folder, key = tmp_path / "devices", tmp_path / "key.pub"
     folder.mkdir()
     form = PublicFormat.SubjectPublicKeyInfo
