@@ -70,6 +70,7 @@ def test_bad_pictures_are_refused_and_others_are_served(
     refused = server.ask("POST", path, content)
     assert refused.status == 400
     assert words in refused.value["error"]
+    assert "\n" not in refused.value["error"]
     assert server.ask("POST", IMAGE, Path(server.state_dir.parent / "part.png").read_bytes())
     assert server.ask("POST", "/v2/models/absent/image", content).status == 404
     assert server.ask("POST", IMAGE, b"\0" * 2_000_001).status == 413

@@ -18,11 +18,12 @@ class HttpError(Exception):
 
     Args:
         status: Status of the response.
-        problem: Problem and remedy, in one text.
+        problem: Problem, place and remedy; lines are joined to a single line.
         retry_s: Seconds after which the request may succeed; 0 if unknown.
     """
 
     def __init__(self, status: int, problem: str, *, retry_s: int = 0) -> None:
+        problem = "; ".join(line.strip() for line in problem.splitlines())
         super().__init__(problem)
         self.status, self.problem, self.retry_s = status, problem, retry_s
 
