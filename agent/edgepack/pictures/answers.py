@@ -5,6 +5,7 @@ the input. So applications, the model server and other programs give the same an
 """
 
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -131,8 +132,10 @@ def detect(
         least: Least score, 0 … 1; by default the usual threshold of the layout.
 
     Raises:
-        ValueError: The model finds no objects.
+        ValueError: The model finds no objects, or `least` is not a score.
     """
+    if least is not None and not (isinstance(least, Real) and 0.0 <= least <= 1.0):
+        raise ValueError(f"least is the least score of an object, 0 … 1, not {least!r:.100}")
     part = _choose(description, outputs, "detect")
     head = _open_head(part, DetectionHead.of)
     boxes = find_boxes(head, outputs)

@@ -103,6 +103,9 @@ def test_boxes_are_in_pixels_of_the_picture(
     assert (box.name, box.number) == ("pen", 1)
     assert (box.left, box.top, box.right, box.bottom) == pytest.approx(corners)
     assert len(answers.detect(model, outputs, _frame(resize, *size), least=0.15)) == 2
+    for least in ("x", -0.1, 2, float("nan")):
+        with pytest.raises(ValueError, match="least is the least score of an object"):
+            answers.detect(model, outputs, least=least)  # type: ignore[arg-type]
     (plain,) = answers.detect(model, outputs)
     assert (plain.left, plain.top, plain.right, plain.bottom) == (8.0, 6.0, 24.0, 18.0)
 
