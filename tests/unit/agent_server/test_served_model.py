@@ -85,6 +85,12 @@ def test_missing_server_is_an_error_that_names_the_setting(
     assert "enabled = true in [server]" in str(caught.value)
 
 
+def test_missing_state_folder_is_an_error_at_once(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="the model server does not answer") as caught:
+        open_model("tiny", tmp_path / "absent", via="server")
+    assert str(tmp_path / "absent") in str(caught.value)
+
+
 def test_forked_children_and_threads_share_one_server(server: ModelServer) -> None:
     faults: list[BaseException] = []
     with open_model("tiny", server.state_dir, via="server") as model:

@@ -156,6 +156,8 @@ class ServerClient:
                 raise self._not_here(fault) from fault
             except OSError as fault:
                 error = self._not_here(fault)
+                if not os.path.isdir(self._state_dir):  # noqa: PTH112 - also False without rights
+                    raise error from fault
             now = time.monotonic()
             until = until or now + PATIENCE_S
             if now + pause_s > until:
