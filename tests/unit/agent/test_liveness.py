@@ -147,6 +147,8 @@ def test_only_models_that_a_dying_process_ran_or_opened_are_suspect(
     watch = HolderWatch(tmp_path)
     assert {death.held.model for death in watch.look().deaths} == died
     assert len(watch.look().deaths) == len(died)
+    for death in watch.look().deaths:
+        assert {one.model for one in death.others} == died - {death.held.model}
     assert [*tmp_path.rglob("*.json")] == []
 
 
@@ -244,6 +246,29 @@ def test_deaths_are_evidence_if_more_than_before(
     if is_evidence:
         assert "3 processes" in found.because
     assert DEATHS == 3
+
+
+def died_together(*ages_s: float) -> tuple[Death, ...]:
+    mine, other = held(digest="d"), held(model="other", digest="o")
+    pairs = ((mine, other), (other, mine))
+    return tuple(Death(NOW - age, one, (beside,)) for age in ages_s for one, beside in pairs)
+
+
+def test_releases_that_always_died_together_are_named_together() -> None:
+    both = Holders(deaths=died_together(9, 5, 1))
+    for digest, other in (("d", "other"), ("o", "tiny")):
+        found = find_deaths(both, digest, since=NOW - 100, now=NOW)
+        assert found.answer == "proven"
+        assert f"each ran {other}, too: one of them is the cause" in found.because
+
+
+def test_release_that_also_died_alone_explains_the_deaths_of_the_other() -> None:
+    alone = Death(NOW - 3, held(model="other", digest="o"))
+    seen = Holders(deaths=(*died_together(9, 5, 1), alone))
+    assert find_deaths(seen, "d", since=NOW - 100, now=NOW).answer == "doubtful"
+    guilty = find_deaths(seen, "o", since=NOW - 100, now=NOW)
+    assert guilty.answer == "proven"
+    assert "one of them" not in guilty.because
 
 
 @pytest.mark.parametrize(

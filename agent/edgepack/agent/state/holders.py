@@ -101,10 +101,12 @@ class Death(NamedTuple):
     Attributes:
         at: When the agent saw the death, monotonic clock, seconds.
         held: The last heartbeat.
+        others: Heartbeats of other releases to which the same process may owe its end.
     """
 
     at: float
     held: Held
+    others: tuple[Held, ...] = ()
 
 
 class Holders(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,12 +264,13 @@ class HolderWatch:
                 known[name] = read.held
             elif read.held.boot == self._boot:
                 dead.append(read)
-        suspects = {one.held.pid for one in dead if one.is_suspect}
-        self._deaths += [
-            Death(now, one.held)
-            for one in dead
-            if one.is_suspect is not False or one.held.pid not in suspects
+        certain = {one.held.pid for one in dead if one.is_suspect}
+        suspects = [
+            one.held for one in dead if one.is_suspect is not False or one.held.pid not in certain
         ]
+        for held in suspects:
+            beside = (one for one in suspects if one.pid == held.pid and one is not held)
+            self._deaths.append(Death(now, held, tuple(beside)))
         self._known = known
         while self._deaths and now - self._deaths[0].at > KEPT_S:
             self._deaths.popleft()

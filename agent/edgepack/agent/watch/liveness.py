@@ -1,6 +1,6 @@
 """Evidence from the processes that hold a model: deaths, hangs and silence. Pure."""
 
-from edgepack.agent.state.holders import BEAT_S, Held, Holders
+from edgepack.agent.state.holders import BEAT_S, Death, Held, Holders
 from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.watch.observed import DOUBTFUL, FINE, Verdict
 from edgepack.text import counted
@@ -30,7 +30,9 @@ def find_deaths(
     """Judge a release by the processes that died while they held or opened the release.
 
     Deaths are evidence if there are three, and more than twice as many as in as much time before:
-    some applications are killed at the end of each task.
+    some applications are killed at the end of each task. A process that ran several releases does
+    not say which release was the cause: a release is spared if another was suspect at each of its
+    deaths, and died without the release, too.
 
     Args:
         holders: The registry.
@@ -49,14 +51,37 @@ def find_deaths(
         and not (digest in death.held.releases and death.at < left_at)
         for death in holders.deaths
     )
-    if recent >= DEATHS and recent > 2 * earlier:
+    others = _find_others(holders.deaths, digest, since)
+    is_explained = any(
+        death.at >= since and death.held.releases & set(others) and digest not in _suspects(death)
+        for death in holders.deaths
+    )
+    if recent >= DEATHS and recent > 2 * earlier and not is_explained:
+        names = ", ".join(sorted(set(others.values())))
+        beside = f"; each ran {names}, too: one of them is the cause" if names else ""
         return Verdict(
             "proven",
             f"{recent} processes that held it died within {now - since:.0f} s, "
-            f"and {earlier} in the {now - since:.0f} s before",
+            f"and {earlier} in the {now - since:.0f} s before{beside}",
         )
     is_doubtful = any(at >= since and now - at < SUSPECT_S for at in times)
     return DOUBTFUL if is_doubtful else FINE
+
+
+def _find_others(deaths: tuple[Death, ...], digest: str, since: float) -> dict[str, str]:
+    """Return the other releases that were suspect at each death of a release, with their models."""
+    models: dict[str, str] = {}
+    common: set[str] | None = None
+    for death in deaths:
+        if death.at >= since and digest in death.held.releases:
+            found = {one: held.model for held in death.others for one in held.releases}
+            models |= found
+            common = set(found) if common is None else common & set(found)
+    return {one: models[one] for one in common or set() if one != digest}
+
+
+def _suspects(death: Death) -> frozenset[str]:
+    return death.held.releases.union(*(held.releases for held in death.others))
 
 
 def find_hangs(
