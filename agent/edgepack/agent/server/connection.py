@@ -5,9 +5,11 @@ body of a request has memory of its own, which counts against the budget as byte
 """
 
 import asyncio
+import fcntl
 import logging
 import socket
 import struct
+import termios
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -138,8 +140,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """True if no request has begun."""
-        return not (self._is_busy or self._is_writing or self._is_reading)
+        """True if no request has begun, and no byte of a request waits in the kernel."""
+        if self._is_busy or self._is_writing or self._is_reading or self._transport is None:
+            return False
+        file = self._transport.get_extra_info("socket").fileno()
+        return file < 0 or not any(fcntl.ioctl(file, termios.FIONREAD, bytes(4)))
 
     @property
     def is_stalled(self) -> bool:
@@ -162,8 +167,7 @@ class Connection(asyncio.BufferedProtocol):
             self._is_web = True
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._server.admit(self):
-            self._is_ending = True
-            self._send(error_response(HttpError(503, "too many connections", retry_s=1)))
+            self._reject(HttpError(503, "too many connections", retry_s=1))
 
     def connection_lost(self, error: Exception | None) -> None:
         """Release all that the connection holds."""

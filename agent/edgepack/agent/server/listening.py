@@ -26,9 +26,11 @@ FRESH_S = 0.2
 """A connection without a request is idle after so long, seconds: its request may be under way."""
 STALLED_S = 1.0
 """A client that sends or reads nothing for so long makes room for others."""
+MOST_REJECTED = 128
+"""Rejected connections that stay open until their clients have read why; the oldest ends first."""
 _BUFFER_BYTES = 256 * 1024
-_SPARE_FILES = 256
-"""Descriptors for models, libraries and shared memory."""
+_SPARE_FILES = 256 + MOST_REJECTED
+"""Descriptors for models, libraries, shared memory and rejected connections."""
 
 
 class Listeners:
@@ -46,6 +48,7 @@ class Listeners:
         """Where bytes of every connection arrive, one after the other."""
         self._budget = Budget(limits.memory_bytes)
         self._connections: set[Connection] = set()
+        self._rejected: dict[Connection, None] = {}
         self._servers: list[asyncio.Server] = []
         self._files: list[int] = []
         self._look: asyncio.TimerHandle | None = None
@@ -102,7 +105,7 @@ class Listeners:
         until = self._loop.time() + patience_s
         while self._connections and self._loop.time() < until:
             await asyncio.sleep(0.01)
-        for connection in tuple(self._connections):
+        for connection in (*self._connections, *self._rejected):
             connection.abort()
         if self._look is not None:
             self._look.cancel()
@@ -117,20 +120,27 @@ class Listeners:
         """
         if len(self._connections) >= self._most:
             since = self._loop.time() - FRESH_S
-            idle = [one for one in self._connections if one.is_idle and one.since <= since]
-            if idle:
-                self._drop(min(idle, key=lambda one: one.since))
+            old = sorted((one for one in self._connections if one.since <= since), key=_since)
+            idle = next((one for one in old if one.is_idle), None)
+            if idle is not None:
+                self._drop(idle)
             elif not self._end_stalled(lambda one: True):
                 self.rejected += 1
+                self._rejected[connection] = None
+                if len(self._rejected) > MOST_REJECTED:
+                    oldest = next(iter(self._rejected))
+                    del self._rejected[oldest]
+                    oldest.abort()
+                self._look_later()
                 return False
         self._connections.add(connection)
-        if self._look is None:
-            self._look = self._loop.call_later(LOOK_S, self._look_at_clients)
+        self._look_later()
         return True
 
     def dismiss(self, connection: Connection) -> None:
         """Forget a connection that ended."""
         self._connections.discard(connection)
+        self._rejected.pop(connection, None)
 
     def end_stalled(self, asking: Connection) -> bool:
         """End the longest stalled connection with memory; return whether there was one."""
@@ -151,15 +161,23 @@ class Listeners:
         self._connections.discard(connection)
         connection.drop()
 
+    def _look_later(self) -> None:
+        if self._look is None:
+            self._look = self._loop.call_later(LOOK_S, self._look_at_clients)
+
     def _look_at_clients(self) -> None:
-        now = self._loop.time()
-        for connection in tuple(self._connections):
+        now, self._look = self._loop.time(), None
+        for connection in (*self._connections, *self._rejected):
             connection.look(now)
-        has_any = bool(self._connections)
-        self._look = self._loop.call_later(LOOK_S, self._look_at_clients) if has_any else None
+        if self._connections or self._rejected:
+            self._look_later()
 
     def _connect(self) -> Connection:
         return Connection(self, self._handle, self._budget)
+
+
+def _since(connection: Connection) -> float:
+    return connection.since
 
 
 def _lock(folder: Path) -> int:
