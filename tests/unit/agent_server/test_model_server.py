@@ -243,6 +243,44 @@ def test_idle_connections_make_room_for_new_ones(server: ModelServer) -> None:
             peer.close()
 
 
+def test_burst_of_connections_gets_answers_and_no_reset(server: ModelServer) -> None:
+    """All requests are sent before the server reads the first one."""
+    peers = []
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        for _ in range(120):
+            peers.append(server.connect())
+            peers[-1].sendall(b"GET /v2/health/live HTTP/1.1\r\nConnection: close\r\n\r\n")
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    said = []
+    for peer in peers:
+        with peer:
+            said.append(peer.recv(100)[:13])
+            while peer.recv(1000):
+                pass
+    assert set(said) <= {b"HTTP/1.1 200 ", b"HTTP/1.1 503 "}
+    assert said.count(b"HTTP/1.1 200 ") >= 40
+
+
+def test_client_that_sends_after_its_rejection_reads_why(server: ModelServer) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(40):
+            peer = stack.enter_context(server.connect())
+            peer.sendall(b"GET / HTTP/1.1\r\n")
+        late = stack.enter_context(server.connect())
+        assert late.recv(13) == b"HTTP/1.1 503 "
+        late.sendall(b"GET / HTTP/1.1\r\n")
+        late.sendall(b"\r\n")
+        assert b"too many connections" in late.recv(1000)
+
+
+def test_hangup_signal_does_not_end_the_server(server: ModelServer) -> None:
+    os.kill(server.pid, signal.SIGHUP)
+    wait_until(lambda: "SIGHUP changes nothing" in server.said(), server.said)
+    assert server.ask("GET", "/v2/health/live").status == 200
+
+
 def test_long_head_is_rejected(server: ModelServer) -> None:
     with server.connect() as peer:
         peer.sendall(b"GET /" + b"x" * 20_000)

@@ -90,6 +90,7 @@ def serve(config_path: Path, until_stdin_ends: bool) -> None:
     Example:
       edgepack-agent serve --config /etc/edgepack/agent.toml
     """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Else it ends a server that still starts.
     from edgepack.agent.server.running import run_server
 
     _log_to_stderr(verbose=False)

@@ -6,6 +6,7 @@ import importlib.metadata
 import logging
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -69,7 +70,13 @@ async def _serve(config: AgentConfig, *, until_stdin_ends: bool) -> bool:
         log.info("stopping because of %s", reason)
         stop.set()
 
-    call_on_signals(lambda number: loop.call_soon_threadsafe(end, number.name))
+    def handle(number: signal.Signals) -> None:
+        if number is signal.SIGHUP:
+            log.info("settings of the model server apply at its next start: SIGHUP changes nothing")
+        else:
+            loop.call_soon_threadsafe(end, number.name)
+
+    call_on_signals(handle, also=(signal.SIGHUP,))
     if until_stdin_ends:
         loop.add_reader(sys.stdin.fileno(), lambda: _look_at_stdin(end))
     following = asyncio.create_task(hosting.follow())
