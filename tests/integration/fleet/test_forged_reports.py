@@ -397,7 +397,7 @@ def test_a_flood_of_forged_messages_does_not_use_up_the_quota_of_the_device(
         fleet.wait_until(lambda: fleet.info().counters.get("event") == 5, "true events count")
         fleet.wait_until(lambda: fleet.info().online == 1, "the true device is heard")
         assert "reported over quota" not in drops(fleet, "cam-1")
-        # Forged events were over the quota of the device if they came before the first was recognized.
+        # Forged events count here if they came before the first was recognized.
         name = "event over quota"
         assert drops(fleet, "cam-1").get(name, 0) == flooded.get(name, 0)
 
