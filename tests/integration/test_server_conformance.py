@@ -20,8 +20,16 @@ def port() -> int:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[ModelServer]:
-    server = ModelServer(tmp_path_factory.mktemp("server"), f'listen = "{port}"')
+def grpc_port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, port: int, grpc_port: int
+) -> Iterator[ModelServer]:
+    addresses = f'listen = "{port}"', f'grpc = "{grpc_port}"'
+    server = ModelServer(tmp_path_factory.mktemp("server"), *addresses)
     write_pointer(server.state_dir, install_model(server.state_dir, 1, scale=1.0))
     server.start()
     yield server
@@ -38,6 +46,15 @@ def run(*words: str, folder: Path | None = None) -> str:
 def test_tritons_client_works_with_all_that_the_server_has(server: ModelServer, port: int) -> None:
     said = run(sys.executable, "-m", "tests.conformance.triton_client", f"127.0.0.1:{port}")
     assert said == "conforms\n"
+
+
+def test_tritons_grpc_client_works_with_all_that_the_server_has(
+    server: ModelServer, grpc_port: int
+) -> None:
+    address = f"127.0.0.1:{grpc_port}"
+    assert (
+        run(sys.executable, "-m", "tests.conformance.triton_grpc_client", address) == "conforms\n"
+    )
 
 
 def test_server_does_as_its_description_says(

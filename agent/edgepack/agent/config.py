@@ -338,6 +338,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         mode: Permission bits of the unix socket, octal; the socket has the state folder's group.
         listen: Port on loopback, or `address:port` of loopback, besides the unix socket; "" for
             none. Every user of the device may then use the models.
+        grpc: Port on loopback, or `address:port` of loopback, for gRPC; "" for none. It needs the
+            extra `grpc`.
         origins: Origins of web pages that may use the loopback port, such as `http://localhost:8080`.
         parallel: Inferences of a model that run at the same time, at most.
         queue: Requests for a model that run or wait, at most; further requests get status 429.
@@ -349,6 +351,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     enabled: bool = False
     mode: Annotated[str, msgspec.Meta(pattern="^0?[0-7]{3}$")] = "660"
     listen: str = ""
+    grpc: str = ""
     origins: tuple[str, ...] = ()
     parallel: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
     queue: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 64
@@ -451,25 +454,24 @@ def read_config(path: Path) -> AgentConfig:
 
 
 def _check_server(server: ServerConfig, path: Path) -> None:
-    """Check that the model server's address is one of loopback: the server does not know its
+    """Check that the model server's addresses are of loopback: the server does not know its
     clients.
 
     Raises:
-        DeviceError: The address is no address, or other machines can reach the address.
+        DeviceError: An address is no address, or other machines can reach the address.
     """
-    if not server.listen:
-        return
-    try:
-        address = read_address(server.listen)
-        is_inside = not address.path and ipaddress.ip_address(address.host).is_loopback
-    except ValueError:
-        is_inside = False
-    if not is_inside:
-        raise DeviceError(
-            f"the model server listens on loopback alone, not on {server.listen!a:.100}",
-            found_in=f"{path}, server.listen",
-            remedy='listen = "8000"; a proxy with authentication can lead there from outside',
-        )
+    for key, text in (("listen", server.listen), ("grpc", server.grpc)):
+        try:
+            address = read_address(text or "0")
+            is_inside = not address.path and ipaddress.ip_address(address.host).is_loopback
+        except ValueError:
+            is_inside = False
+        if not is_inside:
+            raise DeviceError(
+                f"the model server listens on loopback alone, not on {text!a:.100}",
+                found_in=f"{path}, server.{key}",
+                remedy=f'{key} = "8000"; a proxy with authentication can lead there from outside',
+            )
 
 
 def _of_this_version(settings: dict[str, Any], path: Path) -> dict[str, Any]:

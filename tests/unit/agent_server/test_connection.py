@@ -59,7 +59,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 )
                 while listeners.count:
                     await asyncio.sleep(0.02)
-                assert listeners._budget._left == SETTINGS.memory_bytes
+                assert listeners.budget._left == SETTINGS.memory_bytes
             finally:
                 await listeners.stop(0.0)
 

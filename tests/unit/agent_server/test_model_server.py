@@ -383,12 +383,13 @@ def test_second_server_of_a_device_is_an_error(server: ModelServer) -> None:
     assert server.infer("tiny", message(tiny())).status == 200
 
 
+@pytest.mark.parametrize("key", ["listen", "grpc"])
 @pytest.mark.parametrize("listen", ["0.0.0.0:1", "example.org:1", "unix:/a", "x", "[::]:1"])
-def test_server_listens_on_loopback_alone(tmp_path: Path, listen: str) -> None:
-    server = ModelServer(tmp_path, f'listen = "{listen}"')
+def test_server_listens_on_loopback_alone(tmp_path: Path, listen: str, key: str) -> None:
+    server = ModelServer(tmp_path, f'{key} = "{listen}"')
     with pytest.raises(DeviceError, match="the model server listens on loopback alone") as caught:
         read_config(server.config)
-    assert "server.listen" in str(caught.value)
+    assert f"server.{key}" in str(caught.value)
 
 
 def test_death_of_the_server_is_blamed_on_the_model_that_ran(tmp_path: Path) -> None:

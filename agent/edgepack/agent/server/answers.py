@@ -12,6 +12,7 @@ from edgepack.agent.inference_protocol.messages import (
     PLATFORM,
     SERVER_NAME,
     ImageAnswer,
+    InferResponse,
     Live,
     ModelFacts,
     ModelIndex,
@@ -32,8 +33,10 @@ from edgepack.agent.server.hosted_model import HostedModel, Inference
 from edgepack.agent.server.hosting import Hosting
 from edgepack.agent.server.http_messages import HttpError, Response
 from edgepack.agent.server.inferring import (
+    Decoded,
     check_outputs,
     decode_request,
+    describe_outputs,
     encode_response,
 )
 from edgepack.agent.server.openapi import describe_operations
@@ -44,7 +47,7 @@ from edgepack.errors import EdgepackError, PictureError
 
 log = logging.getLogger(__name__)
 
-_EMPTY, _FAULT = b"{}", "fault in edgepack: see the server's log"
+_EMPTY, FAULT = b"{}", "fault in edgepack: see the server's log"
 
 
 class Call(NamedTuple):
@@ -166,10 +169,28 @@ class Answers:
 
     def infer(self, call: Call) -> None:
         """Run an inference; the answer may come later."""
+        self.run(call, lambda regions: decode_request(call.request, regions), encode_response)
+
+    def run(
+        self,
+        call: Call,
+        decode: Callable[[Regions], Decoded],
+        encode_answer: Callable[[InferResponse, list[memoryview]], Response],
+    ) -> None:
+        """Run an inference of a request in any form; the answer may come later.
+
+        Args:
+            call: The request.
+            decode: Returns the request with its inputs.
+            encode_answer: Returns the response of a message and binary outputs.
+
+        Raises:
+            HttpError: The request is wrong, or cannot be carried out now.
+        """
         watch = Stopwatch()
         model = self._model(call)
         try:
-            decoded = decode_request(call.request, self._regions)
+            decoded = decode(self._regions)
             message = decoded.message
             check_outputs(
                 message, tuple(one.name for one in model.follower.serving.session.outputs)
@@ -185,7 +206,10 @@ class Answers:
             raise
 
         def encode(inference: Inference, version: str) -> Response:
-            return encode_response(decoded, inference.outputs, model.name, version, self._regions)
+            outputs = inference.outputs
+            return encode_answer(
+                *describe_outputs(decoded, outputs, model.name, version, self._regions)
+            )
 
         def end() -> None:
             if sequence and settings.sequence_end:
@@ -202,7 +226,7 @@ class Answers:
         def encode(inference: Inference, version: str) -> Response:
             answer = inference.answer
             if answer is None or answer.frame is None:
-                raise HttpError(500, _FAULT)
+                raise HttpError(500, FAULT)
             return _json(
                 ImageAnswer(
                     model_name=model.name,
@@ -247,7 +271,7 @@ class Answers:
                 response = error_response(error)
             except Exception:  # the outermost loop of what peers can cause
                 log.exception("model=%s an answer fails because of a fault", model.name)
-                response = error_response(HttpError(500, _FAULT))
+                response = error_response(HttpError(500, FAULT))
             watch.add_to(model.statistics, is_good=response.status == 200)
             end()
             call.exchange.respond(response)
@@ -304,7 +328,7 @@ def _find_version(model: HostedModel, inference: Inference) -> str:
         raise HttpError(500, str(error)) from error
     if error is not None:
         log.error("model=%s an inference fails because of a fault", model.name, exc_info=error)
-        raise HttpError(500, _FAULT) from error
+        raise HttpError(500, FAULT) from error
     if inference.bundle is None:
         raise HttpError(503, "the server stops", retry_s=1)
     return inference.bundle.version

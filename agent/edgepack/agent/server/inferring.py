@@ -1,6 +1,6 @@
 """Inference requests of the protocol: inputs from bytes, JSON or shared memory, and the answer."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -38,14 +38,14 @@ class Decoded(NamedTuple):
     """Inference request with its inputs.
 
     Attributes:
-        source: The request.
         message: Its message.
         feeds: Inputs by name.
+        find_peer: Returns the user of the client; None if not known.
     """
 
-    source: Request
     message: InferRequest
     feeds: dict[str, Tensor]
+    find_peer: Callable[[], int | None]
 
 
 def decode_request(request: Request, regions: Regions) -> Decoded:
@@ -73,34 +73,58 @@ def decode_request(request: Request, regions: Regions) -> Decoded:
         message = _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HttpError(400, f"the JSON of the request is malformed: {error}") from error
+    at = 0
+
+    def take(tensor: InputTensor, size: int) -> memoryview:
+        nonlocal at
+        if size < 0 or at + size > len(binary):
+            raise HttpError(400, f"input {tensor.name[:100]!a} ends behind the end of the body")
+        at += size
+        return binary[at - size : at]
+
+    decoded = decode_inputs(message, take, request.find_peer, regions)
+    if at != len(binary):
+        raise HttpError(400, f"the body has {len(binary) - at} bytes that belong to no input")
+    return decoded
+
+
+def decode_inputs(
+    message: InferRequest,
+    take: Callable[[InputTensor, int], memoryview],
+    find_peer: Callable[[], int | None],
+    regions: Regions,
+) -> Decoded:
+    """Return the inputs of a message.
+
+    Args:
+        message: The message.
+        take: Returns the binary content of an input, of a number of bytes; called in order.
+        find_peer: Returns the user of the client; None if not known.
+        regions: Regions of shared memory.
+
+    Raises:
+        HttpError: An input is malformed.
+    """
     if len(message.inputs) > MAX_TENSORS or len(message.outputs) > MAX_TENSORS:
         raise HttpError(400, f"a request has at most {MAX_TENSORS} inputs and outputs")
     feeds: dict[str, Tensor] = {}
-    at = 0
     try:
         for tensor in message.inputs:
             if tensor.name in feeds:
                 raise HttpError(400, f"the request has input {tensor.name[:100]!a} twice")
             size = tensor.parameters.binary_data_size
             if size is not None:
-                if size < 0 or at + size > len(binary):
-                    raise HttpError(
-                        400, f"input {tensor.name[:100]!a} ends behind the end of the body"
-                    )
                 dtype = dtype_of(tensor.name, tensor.datatype)
-                content = binary[at : at + size]
+                content = take(tensor, size)
                 feeds[tensor.name] = read_binary(tensor.name, dtype, tensor.shape, content)
-                at += size
             else:
-                feeds[tensor.name] = _read(tensor, request, regions)
+                feeds[tensor.name] = _read(tensor, find_peer, regions)
     except ValueError as error:
         raise HttpError(400, str(error)) from error
-    if at != len(binary):
-        raise HttpError(400, f"the body has {len(binary) - at} bytes that belong to no input")
-    return Decoded(request, message, feeds)
+    return Decoded(message, feeds, find_peer)
 
 
-def _read(tensor: InputTensor, request: Request, regions: Regions) -> Tensor:
+def _read(tensor: InputTensor, find_peer: Callable[[], int | None], regions: Regions) -> Tensor:
     """Return an input of a region, or of JSON.
 
     Raises:
@@ -115,7 +139,7 @@ def _read(tensor: InputTensor, request: Request, regions: Regions) -> Tensor:
                 f"input '{tensor.name[:100]}' has {place.shared_memory_byte_size} bytes of shared "
                 f"memory, its shape and datatype need {expected}"
             )
-        content = regions.read(place, request.find_peer())
+        content = regions.read(place, find_peer())
         return read_binary(tensor.name, dtype, tensor.shape, content)
     if tensor.data is None:
         raise ValueError(f"input '{tensor.name[:100]}' has no data")
@@ -137,10 +161,10 @@ def check_outputs(message: InferRequest, names: tuple[str, ...]) -> None:
             raise HttpError(400, "the server does not have the classification extension")
 
 
-def encode_response(
+def describe_outputs(
     decoded: Decoded, outputs: Mapping[str, Tensor], name: str, version: str, regions: Regions
-) -> Response:
-    """Return the answer to an inference request.
+) -> tuple[InferResponse, list[memoryview]]:
+    """Return the message that answers an inference request, and binary outputs in order.
 
     Args:
         decoded: The request.
@@ -156,7 +180,6 @@ def encode_response(
     wanted = [(one.name, one.parameters) for one in message.outputs]
     described: list[OutputTensor] = []
     binary: list[memoryview] = []
-    has_binary = False
     for output, place in wanted or [(one, TensorParameters()) for one in outputs]:
         array = np.ascontiguousarray(outputs[output])
         shape = list(outputs[output].shape)
@@ -168,15 +191,13 @@ def encode_response(
         data: object = None
         if place.shared_memory_region:
             content = array.reshape(-1).view(np.uint8).data
-            regions.write(place, content, decoded.source.find_peer())
+            regions.write(place, content, decoded.find_peer())
             parameters = msgspec.structs.replace(
                 place, shared_memory_byte_size=array.nbytes, binary_data=None
             )
         elif default if place.binary_data is None else place.binary_data:
             parameters = TensorParameters(binary_data_size=array.nbytes)
-            has_binary = True
-            if array.nbytes:
-                binary.append(array.reshape(-1).view(np.uint8).data)
+            binary.append(array.reshape(-1).view(np.uint8).data)
         else:
             data = array.ravel().tolist()
         described.append(
@@ -185,8 +206,13 @@ def encode_response(
             )
         )
     answer = InferResponse(model_name=name, model_version=version, id=message.id, outputs=described)
+    return answer, binary
+
+
+def encode_response(answer: InferResponse, binary: list[memoryview]) -> Response:
+    """Return the answer to an inference request: JSON, and binary outputs behind."""
     text = msgspec.json.encode(answer)
-    if not has_binary:
+    if not binary:
         return Response(200, (text,))
     text += b" " * (-len(text) % _ALIGNMENT)  # White space of JSON: tensors begin aligned.
     return Response(200, (text, *binary), BINARY, f"{JSON_LENGTH}: {len(text)}\r\n")

@@ -46,7 +46,8 @@ class Listeners:
         self.limits, self._folder, self._handle = limits, folder, handle
         self.buffer = memoryview(bytearray(_BUFFER_BYTES))
         """Where bytes of every connection arrive, one after the other."""
-        self._budget = Budget(limits.memory_bytes)
+        self.budget = Budget(limits.memory_bytes)
+        """Memory of requests and responses."""
         self._connections: set[Connection] = set()
         self._rejected: dict[Connection, None] = {}
         self._servers: list[asyncio.Server] = []
@@ -142,7 +143,7 @@ class Listeners:
         self._connections.discard(connection)
         self._rejected.pop(connection, None)
 
-    def end_stalled(self, asking: Connection) -> bool:
+    def end_stalled(self, asking: Connection | None) -> bool:
         """End the longest stalled connection with memory; return whether there was one."""
         return self._end_stalled(lambda one: one.charged > 0 and one is not asking)
 
@@ -173,7 +174,7 @@ class Listeners:
             self._look_later()
 
     def _connect(self) -> Connection:
-        return Connection(self, self._handle, self._budget)
+        return Connection(self, self._handle, self.budget)
 
 
 def _since(connection: Connection) -> float:

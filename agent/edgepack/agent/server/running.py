@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgepack.agent.config import AgentConfig
 from edgepack.agent.runtime.heap import return_large_blocks
@@ -22,9 +23,13 @@ from edgepack.agent.server.listening import Listeners
 from edgepack.agent.server.routes import Routes
 from edgepack.agent.state.model_server import socket_folder
 from edgepack.agent.telemetry.readings import memory_bytes
+from edgepack.errors import DeviceError
 from edgepack.metrics.table import Family, Point, family
 from edgepack.metrics.text import content_type, render
 from edgepack.signals import call_on_signals
+
+if TYPE_CHECKING:
+    from edgepack.agent.server.grpc_service import GrpcService
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +66,16 @@ async def _serve(config: AgentConfig, *, until_stdin_ends: bool) -> bool:
         hung_s=config.watch.hung_s,
     )
     metrics = ServerMetrics(config, hosting)
-    routes = Routes(Answers(hosting, metrics.answer), config.server.origins)
+    answers = Answers(hosting, metrics.answer)
+    routes = Routes(answers, config.server.origins)
     listeners = Listeners(socket_folder(state_dir), config.server, routes.handle)
     metrics.listeners = listeners
     await listeners.start()
+    try:
+        service = await _start_grpc(config.server.grpc, answers, listeners)
+    except BaseException:
+        await listeners.stop(0.0)
+        raise
 
     def end(reason: str) -> None:
         log.info("stopping because of %s", reason)
@@ -86,10 +97,37 @@ async def _serve(config: AgentConfig, *, until_stdin_ends: bool) -> bool:
         following.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await following
+        if service is not None:
+            draining = asyncio.create_task(service.stop(DRAIN_S))
         await listeners.stop(DRAIN_S)
+        if service is not None:
+            await draining
         is_over = all(not model.busy for model in hosting.models.values())
         await hosting.stop()
     return is_over
+
+
+async def _start_grpc(address: str, answers: Answers, listeners: Listeners) -> "GrpcService | None":
+    """Start the gRPC service, if the settings name an address.
+
+    Raises:
+        DeviceError: The extra is not installed, or the address cannot be used.
+    """
+    if not address:
+        return None
+    try:
+        from edgepack.agent.server.grpc_service import GrpcService
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("grpc", "google"):
+            raise
+        raise DeviceError(
+            f"gRPC needs the package {error.name}, which is not installed",
+            found_in="server.grpc",
+            remedy="pip install 'edgepack[grpc]'",
+        ) from error
+    service = GrpcService(answers, listeners)
+    await service.start(address)
+    return service
 
 
 def _look_at_stdin(end: object) -> None:
