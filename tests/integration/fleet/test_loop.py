@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from edgepack.agent.telemetry import sketches
 from edgepack.tasks.arrays import Singles
 from tests.integration.fleet.applications import CAMERA_NAMES, applications_of
 from tests.integration.fleet.conftest import CAMERAS, Mosquitto, StartAgent, edgepack
+from tests.integration.fleet.dashboard import Visitor
 from tests.simulators import warm_programs
 from tests.simulators.waiting import wait_until
 
@@ -209,6 +211,10 @@ def test_a_script_leads_from_a_dark_scene_to_a_release_that_is_right_in_the_dark
     assert sum(one.startswith("shadow first") for one in accepted) == 3
     shown = edgepack(fleet, "fleet", "samples", "--json")
     assert [one["capture"] for one in json.loads(shown.stdout)] == [asked.capture]
+    token = (fleet.data / "token").read_text()
+    page = Visitor(fleet.url).log_in(token).get("/models/parts").text
+    assert f"{sum(received)}<small>of 90</small>" in page
+    assert re.search("2 done</span>.*1 refused</span>.*capture. upload.*cam-3", page), page
     undone = edgepack(fleet, "fleet", "capture", "parts", "--wait", "1s")
     assert undone.returncode == 1, "no camera is there any more"
     assert "asked" in undone.stdout

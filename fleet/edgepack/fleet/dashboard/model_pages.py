@@ -1,5 +1,6 @@
 """List of models, and page of a model: releases, their contents, and the fleet's measurements."""
 
+from collections import Counter
 from typing import Any
 
 from starlette.responses import Response
@@ -7,7 +8,10 @@ from starlette.responses import Response
 from edgepack.errors import FleetError
 from edgepack.fleet.dashboard.guard import Visit
 from edgepack.fleet.dashboard.render import REPORT_POLICY, html
+from edgepack.fleet.documents.samples import CaptureView
 from edgepack.fleet.server.queries import FleetQueries
+
+MAX_CAPTURES = 5
 
 
 class ModelPages:
@@ -37,6 +41,7 @@ class ModelPages:
             "chosen": self._queries.release(digest),
             "length_s": length_s,
             "spans": spans,
+            "captures": [_summarize(one) for one in self._queries.captures(model)[:MAX_CAPTURES]],
         }
 
     def report_page(self, visit: Visit) -> dict[str, Any]:
@@ -46,3 +51,17 @@ class ModelPages:
     def report(self, visit: Visit) -> Response:
         """Return the report itself, shut in: see `REPORT_POLICY`."""
         return html(self._queries.report(visit.path("digest")), REPORT_POLICY)
+
+
+def _summarize(capture: CaptureView) -> dict[str, Any]:
+    """Return a request for samples with its devices counted by state, and by reason with one of
+    the devices.
+    """
+    reasons = Counter(one.because for one in capture.devices if one.because)
+    example = {one.because: one.device for one in reversed(capture.devices)}
+    return {
+        "asked": capture,
+        "received": sum(one.received for one in capture.devices),
+        "states": Counter(one.state or "ASKED" for one in capture.devices),
+        "reasons": [(because, n, example[because]) for because, n in reasons.most_common(3)],
+    }

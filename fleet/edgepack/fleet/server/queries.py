@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from edgepack.bundle.manifest import Manifest, Variant
-from edgepack.fleet.database import inventory, latency_views, overview, records
+from edgepack.fleet.database import inventory, latency_views, overview, records, samples
 from edgepack.fleet.database.audit import Wanted
 from edgepack.fleet.database.devices import last_report
 from edgepack.fleet.database.schema import DeviceModelRow, DeviceRow, ReleaseRow, RolloutRow
@@ -27,6 +27,7 @@ from edgepack.fleet.documents.rollouts import (
     RolloutView,
     Selector,
 )
+from edgepack.fleet.documents.samples import CaptureView
 from edgepack.fleet.releases.contents import has_report, read_manifest, read_report
 from edgepack.fleet.releases.find import find_release
 from edgepack.fleet.rollouts import execution, membership, status
@@ -88,6 +89,11 @@ class FleetQueries(msgspec.Struct, frozen=True):
     ) -> tuple[AuditEntry, ...]:
         """Return the last actions on a rollout or a device, newest first."""
         return self.fleet.audit_log(Wanted(rollout=rollout, device=device), limit)
+
+    def captures(self, model: str) -> tuple[CaptureView, ...]:
+        """Return a model's last requests for samples, the newest first."""
+        with self.fleet.store.reading() as session:
+            return samples.list_captures(session, model, self.fleet.store.now())
 
     def rollouts(
         self, *, state: str = "", model: str = "", before: int = 0, limit: int = 50
