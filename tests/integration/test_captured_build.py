@@ -128,6 +128,17 @@ def test_what_was_given_already_is_not_added_and_random_samples_get_none(
         )
 
 
+def test_a_huge_value_from_a_device_stops_the_build_and_its_file_is_named(
+    material: Path, tmp_path: Path
+) -> None:
+    hostile = tmp_path / "hostile"
+    hostile.mkdir()
+    np.savez(hostile / "evil.npz", images=np.full((1, 3, 8, 8), 3e38, np.float32))
+    with pytest.raises(BuildError, match="holds NaN on a calibration sample") as refused:
+        make(material, "huge-1.0.0", "vitisai-xint8", hostile)
+    assert "evil.npz" in str(refused.value.found_in)
+
+
 def test_a_device_that_was_not_asked_keeps_nothing(
     material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,11 +111,15 @@ def _softmax(value: Tensor) -> Floats:
 
 
 def are_probabilities(values: Sequence[Tensor]) -> bool:
-    """Return whether scores never leave 0…1."""
-    return all(
-        not value.size or (float(np.nanmin(value)) >= 0.0 and float(np.nanmax(value)) <= 1.0)
-        for value in values
-    )
+    """Return whether scores never leave 0…1; NaN is passed over, NaN alone is no probability."""
+
+    def is_within(value: Tensor) -> bool:
+        known = value[~np.isnan(value)]
+        return not value.size or (
+            bool(known.size) and float(known.min()) >= 0.0 and float(known.max()) <= 1.0
+        )
+
+    return all(map(is_within, values))
 
 
 def bounded(value: Tensor) -> Floats:

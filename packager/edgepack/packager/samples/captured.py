@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from edgepack.errors import BuildError
 from edgepack.packager.samples.files import OpenedSamples
-from edgepack.packager.tensors.sequence import Feeds, Samples, SampleSplit
+from edgepack.packager.tensors.sequence import Samples, SampleSplit
 from edgepack.text import counted
 
 
@@ -71,15 +71,7 @@ def add_captured(
                 added.append((opened.samples, index))
     if not added:
         return split, CapturedSamples()
-    own = split.calibration
-
-    def read(index: int) -> Feeds:
-        if index < own.count:
-            return own.read(index)
-        samples, number = added[index - own.count]
-        return samples.read(number)
-
-    calibration = replace(own, count=own.count + len(added), read=read)
+    calibration = split.calibration.extend(added)
     told = CapturedSamples(count=len(added), sha256=digest.hexdigest())
     both = hashlib.sha256(f"{split.sha256} {told.sha256}".encode()).hexdigest()
     return replace(split, calibration=calibration, sha256=both), told

@@ -90,6 +90,22 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
             pictures_of=None if pictures is None else lambda index: pictures(chosen[index]),
         )
 
+    def extend(self, others: Sequence[tuple["Samples", int]]) -> "Samples":
+        """Return these samples, and single samples of other sequences after them."""
+        places = [*((self, index) for index in range(self.count)), *others]
+
+        def pictures_of(index: int) -> tuple[Path, ...]:
+            samples, number = places[index]
+            return samples.pictures_of(number) if samples.pictures_of else ()
+
+        return replace(
+            self,
+            count=len(places),
+            read=lambda index: places[index][0].read(places[index][1]),
+            file_of=lambda index: places[index][0].title(places[index][1]),
+            pictures_of=pictures_of if self.pictures_of else None,
+        )
+
     def title(self, index: int) -> str:
         """Return where a sample comes from, for messages."""
         return self.file_of(index) if self.file_of else f"{self.source}, sample {index}"
