@@ -1,8 +1,8 @@
 """Descriptions of the commands' results, as lines for a person."""
 
-import time
 from collections.abc import Iterator
 
+from edgepack.agent.model_commands.standing import local_time, standing_lines, title_of
 from edgepack.agent.state.broker_state import BrokerState
 from edgepack.agent.state.model_server import ServerState
 from edgepack.agent.telemetry.failing import failing_lines
@@ -10,7 +10,7 @@ from edgepack.agent.update.status import ModelStatus, Status
 from edgepack.bundle.features import FEWEST_INFERENCES
 from edgepack.text import counted, printable_lines
 from edgepack.wire.drift_words import drift_lines
-from edgepack.wire.messages import BundleRef, DeviceFacts, ProviderFacts
+from edgepack.wire.messages import DeviceFacts, ProviderFacts
 
 _RUNNING = {
     True: "running",
@@ -41,7 +41,7 @@ def describe_status(status: Status) -> str:
 
 
 def _describe_broker(broker: BrokerState, *, is_running: bool) -> Iterator[str]:
-    since = _local_time(broker.since)
+    since = local_time(broker.since)
     if not is_running:
         seen = "reached" if broker.is_connected else "not reached"
         yield f"broker    {broker.broker} was {seen} when the agent last ran"
@@ -55,14 +55,10 @@ def _describe_broker(broker: BrokerState, *, is_running: bool) -> Iterator[str]:
 
 def _describe_server(server: ServerState) -> Iterator[str]:
     state = "running" if server.is_running else "not running"
-    yield f"server    {state} since {_local_time(server.since)}"
+    yield f"server    {state} since {local_time(server.since)}"
     if server.because:
         times = counted(server.restarts, "time")
         yield f"          ended {times} since the agent started; the last {server.because}"
-
-
-def _local_time(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def _describe_model(name: str, model: ModelStatus, *, is_running: bool) -> Iterator[str]:
@@ -74,14 +70,14 @@ def _describe_model(name: str, model: ModelStatus, *, is_running: bool) -> Itera
         yield "active    nothing"
     else:
         kept = "" if active.committed else ", not committed yet"
-        since = _local_time(active.since)
-        yield f"active    {_title(active.bundle)} since {since}{kept}"
+        since = local_time(active.since)
+        yield f"active    {title_of(active.bundle)} since {since}{kept}"
         if model.fault:
             yield f"damaged   {model.fault}; a running agent repairs it"
         yield f"variant   {active.choice.chosen} on {active.choice.provider}"
         if model.failing:
             seen, remedy = failing_lines(model.failing)
-            yield f"failing   {seen}, since {_local_time(model.failing.since)}"
+            yield f"failing   {seen}, since {local_time(model.failing.since)}"
             yield f"          {remedy}"
         yield f"because   {active.choice.because}"
         for probe in active.choice.probes:
@@ -92,18 +88,7 @@ def _describe_model(name: str, model: ModelStatus, *, is_running: bool) -> Itera
         why = _NO_DRIFT if is_running else "no agent is running"
         for line in drift_lines(model.drift) if model.drift else (f"not measured: {why}",):
             yield f"drift     {line}"
-    if model.watch.state != "WATCHING":
-        watch = model.watch
-        yield f"watch     {watch.state} since {_local_time(watch.since)}: {watch.symptom}"
-        yield f"          wanted {watch.wanted}, chosen {watch.chosen or 'nothing'}"
-        yield f"          {watch.because}"
-    if model.previous:
-        yield f"previous  {_title(model.previous)}"
-    yield f"update    {model.state}{_about(model)}"
-    if model.because:
-        yield f"          {model.because}"
-    if model.pending:
-        yield f"next      {_title(model.pending)}"
+    yield from standing_lines(model)
 
 
 def describe_facts(facts: DeviceFacts) -> str:
@@ -135,14 +120,3 @@ def _describe_provider(provider: ProviderFacts) -> tuple[str, ...]:
     if provider.brought_by:
         because += f"; it comes with: {provider.brought_by}"
     return (mark, provider.name, ", ".join(provider.devices), because)
-
-
-def _about(model: ModelStatus) -> str:
-    if model.target is None:
-        return ""
-    rollout = f" (rollout {model.rollout})" if model.rollout else ""
-    return f": {_title(model.target)}{rollout}"
-
-
-def _title(bundle: BundleRef) -> str:
-    return f"{bundle.name} {bundle.version} (release {bundle.release})"

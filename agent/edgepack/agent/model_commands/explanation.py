@@ -1,12 +1,12 @@
 """The reason why a model's variant, release and provider serve, from state that exists."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from edgepack.agent.model_commands.serving import find_serving
+from edgepack.agent.model_commands.standing import local_time, standing_lines
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.status import ModelStatus, read_status
 from edgepack.text import printable_lines
@@ -52,7 +52,7 @@ def _lines(found: Explanation) -> Iterator[str]:
     kept = "committed" if pointer.committed else "not committed yet"
     yield f"model     {found.name}"
     yield f"release   {bundle.version} (release {bundle.release}, {bundle.digest[:12]}), {kept}"
-    yield f"          serves since {_time(pointer.since)}"
+    yield f"          serves since {local_time(pointer.since)}"
     yield f"wanted    {choice.wanted or 'any provider'}"
     fallback = ", a fallback" if choice.is_fallback else ""
     yield f"chosen    {choice.chosen} on {choice.provider}{fallback}"
@@ -64,18 +64,9 @@ def _lines(found: Explanation) -> Iterator[str]:
         yield f"no        {variant}"
         yield f"          {because}"
     yield ""
-    yield f"update    {status.state}: {status.because}"
-    if status.pending:
-        yield f"next      {status.pending.version} (release {status.pending.release})"
-    if status.previous:
-        yield f"previous  {status.previous.version} (release {status.previous.release})"
     if status.fault:
         yield f"damaged   {status.fault}"
-    watch = status.watch
-    yield f"watch     {watch.state}{f': {watch.symptom}' if watch.symptom else ''}"
-    if watch.because:
-        yield f"          wanted {watch.wanted}, chosen {watch.chosen or 'nothing'}"
-        yield f"          {watch.because}"
+    yield from standing_lines(status)
     if pointer.basis:
         basis = (f"{key} {value}" for key, value in pointer.basis.items() if len(value) < 80)
         yield f"based on  {'; '.join(basis)}"
@@ -91,7 +82,3 @@ def _candidate(probe: ProbeResult, *, is_chosen: bool) -> Iterator[str]:
     nodes = f", {probe.taken} of {probe.total} nodes" if probe.total else ""
     yield f"{mark:9} {probe.variant} on {probe.provider}{took}{nodes}"
     yield f"          {probe.because}"
-
-
-def _time(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
