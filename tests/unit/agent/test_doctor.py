@@ -26,6 +26,7 @@ from edgepack.agent.doctor.identity import check_broker, check_certificate, chec
 from edgepack.agent.doctor.machine import check_clock, check_disk, check_disk_health
 from edgepack.agent.doctor.programs import check_hooks
 from edgepack.agent.doctor.providers import Trial, check_wheels, run_trial
+from edgepack.agent.doctor.rights import check_rights
 from edgepack.agent.enrolment.identity import key_pem, make_key
 from edgepack.agent.state.broker_state import BrokerState
 from edgepack.agent.update.status import Status, read_status
@@ -270,3 +271,24 @@ def test_files_of_other_users_are_found(tmp_path: Path) -> None:
     assert found.verdict == "wrong"
     assert "1 file" in found.fact
     assert "models/ocr/active.json" in found.fact
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_files_that_the_agents_user_may_not_read_are_found(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    os.chown(state, 4711, 4711)
+    config = identity(tmp_path)
+    key = tmp_path / "device.key"
+
+    def of(path: Path) -> list[Finding]:
+        return [one for one in check_rights(device(state, config)) if f" {path} " in one.fact]
+
+    (found,) = of(key)
+    assert (found.verdict, found.remedy) == ("wrong", f"as root: chown 4711 {key}")
+    os.chown(key, 4711, 4711)
+    assert not of(key)
+    tmp_path.chmod(0o711)
+    assert not of(tmp_path)
+    tmp_path.chmod(0o700)
+    assert "may not enter" in of(tmp_path)[0].fact

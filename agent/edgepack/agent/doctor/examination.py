@@ -13,6 +13,7 @@ from edgepack.agent.doctor.identity import check_broker, check_certificate, chec
 from edgepack.agent.doctor.machine import check_clock, check_disk, check_memory
 from edgepack.agent.doctor.programs import check_firmware, check_hooks
 from edgepack.agent.doctor.providers import check_providers, check_wheels
+from edgepack.agent.doctor.rights import check_rights
 from edgepack.agent.doctor.unit import check_unit
 from edgepack.agent.state.models import DEFAULT_STATE_DIR
 from edgepack.agent.update.status import Status, read_status
@@ -26,6 +27,7 @@ CHECKS: dict[str, Callable[[Device], Iterator[Finding]]] = {
     "users": check_users,
     "agent": check_agent,
     "unit": check_unit,
+    "rights": check_rights,
     "trust": check_trust,
     "certificate": check_certificate,
     "broker": check_broker,

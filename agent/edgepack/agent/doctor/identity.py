@@ -72,11 +72,12 @@ def check_certificate(device: Device) -> Iterator[Finding]:
         yield wrong("certificate", f"{path} cannot be read: {error}", remedy)
         return
     left = left_s(certificate, device.now)
+    ended = f"it expired on {ends_on(certificate)}, by this device's clock of {_day(device.now)}"
     if name_of(certificate) != config.device:
         fact = f"it is of {name_of(certificate)[:64]!a}, and this device is {config.device!a}"
         yield wrong("certificate", fact, remedy)
     elif left <= 0:
-        yield wrong("certificate", f"it expired on {ends_on(certificate)}", remedy)
+        yield wrong("certificate", ended, f"set the clock if it is wrong; else {remedy}")
     elif certificate.not_valid_before_utc.timestamp() > device.now:
         yield wrong("certificate", "it is not valid yet by this device's clock", "set the clock")
     elif is_renewal_due(certificate, device.now):
@@ -88,6 +89,10 @@ def check_certificate(device: Device) -> Iterator[Finding]:
     else:
         yield ok("certificate", f"valid for {left / _DAY_S:.0f} days, until {ends_on(certificate)}")
     yield from _check_key(config, certificate)
+
+
+def _day(at: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(at))
 
 
 def _check_key(config: AgentConfig, certificate: x509.Certificate) -> Iterator[Finding]:
