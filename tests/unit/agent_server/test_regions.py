@@ -6,14 +6,18 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edgepack.agent.inference_protocol.messages import (
+    InferRequest,
+    InputTensor,
     RegionStatus,
     RegisterRequest,
     TensorParameters,
 )
 from edgepack.agent.server.http_messages import HttpError
+from edgepack.agent.server.inferring import decode_inputs
 from edgepack.agent.server.peers import find_peer_uid
 from edgepack.agent.server.regions import (
     FOLDER,
@@ -21,6 +25,7 @@ from edgepack.agent.server.regions import (
     MAX_USERS,
     Regions,
 )
+from edgepack.agent.serving.served_bound import _share
 
 OWN, OTHER = os.getuid(), 12345
 
@@ -166,6 +171,29 @@ def test_number_of_regions_is_limited(regions: Regions, memory: Path) -> None:
         regions.register("r", asked(memory), OTHER)
     for uid in range(MAX_USERS - 1):
         regions.unregister("r", 20000 + uid)
+
+
+@pytest.mark.parametrize(("datatype", "is_fixed"), [("FP32", False), ("INT32", True)])
+def test_indices_in_sealed_memory_do_not_change_after_their_check(
+    regions: Regions, datatype: str, is_fixed: bool
+) -> None:
+    file, arrays = _share({"x": np.zeros(4, np.int32)})
+    region = regions.adopt(file, OWN)
+    os.close(file)
+    tensor = InputTensor(
+        name="x", datatype=datatype, shape=[4], parameters=place(0, 16, region.name)
+    )
+    found = decode_inputs(
+        InferRequest(inputs=[tensor]), lambda _, size: memoryview(b""), lambda: OWN, regions
+    )
+    arrays["x"][...] = -1
+    assert found.feeds["x"].any() == (not is_fixed)
+    assert not found.feeds["x"].flags.writeable or is_fixed
+    with pytest.raises(HttpError, match="may only be read"):
+        regions.write(place(0, 1, region.name), memoryview(b"x"), OWN)
+    with pytest.raises(HttpError, match="has 64 bytes"):
+        regions.read(place(0, 65, region.name), OWN)
+    regions.unregister(region.name, OWN)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])

@@ -78,7 +78,7 @@ class Answers:
 
     def __init__(self, hosting: Hosting, render_metrics: Callable[[Request], Response]) -> None:
         self._hosting, self._render_metrics = hosting, render_metrics
-        self._regions = Regions()
+        self.regions = Regions()
         self._version = importlib.metadata.version("edgepack")
 
     def describe_server(self, call: Call) -> Response:
@@ -190,7 +190,7 @@ class Answers:
         watch = Stopwatch()
         model = self._model(call)
         try:
-            decoded = decode(self._regions)
+            decoded = decode(self.regions)
             message = decoded.message
             check_outputs(
                 message, tuple(one.name for one in model.follower.serving.session.outputs)
@@ -208,7 +208,7 @@ class Answers:
         def encode(inference: Inference, version: str) -> Response:
             outputs = inference.outputs
             return encode_answer(
-                *describe_outputs(decoded, outputs, model.name, version, self._regions)
+                *describe_outputs(decoded, outputs, model.name, version, self.regions)
             )
 
         def end() -> None:
@@ -302,17 +302,17 @@ class Answers:
     def register(self, call: Call) -> Response:
         """Register a region of shared memory."""
         asked = _decode(call.request, RegisterRequest)
-        self._regions.register(call.names[0], asked, call.request.find_peer())
+        self.regions.register(call.names[0], asked, call.request.find_peer())
         return Response(200, (_EMPTY,))
 
     def unregister(self, call: Call) -> Response:
         """Forget a region, or all regions of the user."""
-        self._regions.unregister("".join(call.names), call.request.find_peer())
+        self.regions.unregister("".join(call.names), call.request.find_peer())
         return Response(200, (_EMPTY,))
 
     def list_regions(self, call: Call) -> Response:
         """List a region, or all regions of the user."""
-        return _json(self._regions.statuses("".join(call.names), call.request.find_peer()))
+        return _json(self.regions.statuses("".join(call.names), call.request.find_peer()))
 
 
 def _find_version(model: HostedModel, inference: Inference) -> str:

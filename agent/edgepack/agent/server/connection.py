@@ -8,7 +8,6 @@ import asyncio
 import fcntl
 import logging
 import socket
-import struct
 import termios
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -29,7 +28,7 @@ from edgepack.agent.server.http_messages import (
     read_head,
     write_head,
 )
-from edgepack.agent.server.peers import find_peer_uid
+from edgepack.agent.server.peers import find_peer_uid, find_unix_uid
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +43,6 @@ FREE_BYTES = 64 * 1024
 PAGE_BYTES = 2 * 1024 * 1024
 """The kernel may give a large block in pages of this size."""
 _END = b"\r\n\r\n"
-_PEER = struct.Struct("3i")
 
 
 class Request(NamedTuple):
@@ -161,8 +159,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         peer: socket.socket = transport.get_extra_info("socket")
         if peer.family == socket.AF_UNIX:
-            found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-            self._peer_uid = _PEER.unpack(found)[1]
+            self._peer_uid = find_unix_uid(peer)
         else:
             self._is_web = True
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -26,7 +26,7 @@ from edgepack.agent.inference_protocol.tensors import (
 from edgepack.agent.runtime.sessions import Tensor
 from edgepack.agent.server.connection import Request
 from edgepack.agent.server.http_messages import BINARY, HttpError, Response
-from edgepack.agent.server.regions import Regions
+from edgepack.agent.server.regions import SEALED, Regions
 from edgepack.decoding import json_decoder
 
 _LENGTH_FIELD = JSON_LENGTH.lower().encode()
@@ -140,7 +140,10 @@ def _read(tensor: InputTensor, find_peer: Callable[[], int | None], regions: Reg
                 f"memory, its shape and datatype need {expected}"
             )
         content = regions.read(place, find_peer())
-        return read_binary(tensor.name, dtype, tensor.shape, content)
+        array = read_binary(tensor.name, dtype, tensor.shape, content)
+        # A client may write to sealed memory at any time: an index must not change after its check.
+        is_fixed = dtype.kind == "f" or not place.shared_memory_region.startswith(SEALED)
+        return array if is_fixed else array.copy()
     if tensor.data is None:
         raise ValueError(f"input '{tensor.name[:100]}' has no data")
     return read_json(tensor.name, dtype, tensor.shape, tensor.data)

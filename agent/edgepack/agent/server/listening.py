@@ -71,7 +71,7 @@ class Listeners:
         """
         self._files.append(_lock(self._folder))
         try:
-            unix = _bind_unix(self._folder, self.limits)
+            unix = bind_unix(self._folder, SOCKET_FILE, self.limits)
             self._servers.append(
                 await self._loop.create_unix_server(self._connect, sock=unix, backlog=BACKLOG)
             )
@@ -209,13 +209,13 @@ def _lock(folder: Path) -> int:
     return file
 
 
-def _bind_unix(folder: Path, limits: ServerConfig) -> socket.socket:
+def bind_unix(folder: Path, name: str, limits: ServerConfig) -> socket.socket:
     """Return a socket bound in the folder; its path may be longer than the kernel's 107 bytes.
 
     Raises:
         OSError: The socket cannot be made.
     """
-    path = folder / SOCKET_FILE
+    path = folder / name
     with contextlib.suppress(FileNotFoundError):
         if stat.S_ISSOCK(path.lstat().st_mode):  # of a server that was killed
             path.unlink()
@@ -224,7 +224,7 @@ def _bind_unix(folder: Path, limits: ServerConfig) -> socket.socket:
     try:
         before = os.umask(0o777)
         try:
-            listening.bind(f"/proc/self/fd/{place}/{SOCKET_FILE}")
+            listening.bind(f"/proc/self/fd/{place}/{name}")
         finally:
             os.umask(before)
         share_path(path, folder.stat().st_gid, int(limits.mode, 8))

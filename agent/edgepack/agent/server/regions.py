@@ -1,14 +1,18 @@
 """Regions of shared memory that clients registered: read and written by their descriptors.
 
-A region is never mapped: a client that shrinks a mapped region would kill the server. A read of a
-region that shrank returns fewer bytes, which is an error of that request alone.
+A named region is never mapped: a client that shrinks a mapped region would kill the server. A read
+of a region that shrank returns fewer bytes, which is an error of that request alone. Only memory
+whose seals keep every page in place is mapped.
 
 A client may register only shared memory that its user may use: the server has more rights than a
 client. Each user has regions of its own, with names of its own.
 """
 
 import contextlib
+import fcntl
+import mmap
 import os
+import secrets
 import stat
 import sys
 from pathlib import Path
@@ -27,13 +31,27 @@ FOLDER = Path("/dev/shm")
 MAX_REGIONS = 128
 """Regions of a user, at most."""
 MAX_USERS = 8
+SEALED = "sealed-"
+"""First letters of the names of sealed memory."""
+F_SEAL_FUTURE_WRITE = 0x10
+"""Of Linux 5.1: only mappings from before the seal may write, and no page is taken out."""
 _MAX_NAME = 255
 
 
 class _Region(NamedTuple):
+    """Region of a client.
+
+    Attributes:
+        status: Its place, as reported to clients.
+        file: Its descriptor; negative for sealed memory.
+        is_writable: Whether outputs may go there.
+        sealed: Content of sealed memory; None for a named region.
+    """
+
     status: RegionStatus
     file: int
     is_writable: bool
+    sealed: memoryview | None = None
 
 
 class Regions:
@@ -53,13 +71,7 @@ class Regions:
         Raises:
             HttpError: The place makes no sense, or the client may not use the region.
         """
-        own = self._regions.get(uid, {})
-        if name in own:
-            raise HttpError(400, f"shared memory region {name[:100]!a} is registered already")
-        if len(own) >= MAX_REGIONS or (not own and len(self._regions) >= MAX_USERS):
-            raise HttpError(
-                400, f"at most {MAX_REGIONS} regions of {MAX_USERS} users are registered"
-            )
+        self._check_number(name, uid)
         if asked.offset < 0 or asked.byte_size <= 0 or asked.offset + asked.byte_size > sys.maxsize:
             raise HttpError(400, "offset is 0 or more, and byte_size above 0")
         file, is_writable = _open(asked.key, uid)
@@ -71,12 +83,62 @@ class Regions:
         )
         self._regions.setdefault(uid, {})[name] = _Region(status, file, is_writable)
 
+    def adopt(self, file: int, uid: int | None) -> RegionStatus:
+        """Map sealed memory until `unregister`.
+
+        1. Seals keep the memory from shrinking, and pages from being taken out of the memory.
+        2. All pages are there: a page that is missing could end the process that reads the page.
+
+        Args:
+            file: Descriptor of the memory, which may be closed afterwards.
+            uid: User of the client.
+
+        Returns:
+            The place of the region, with a name that no other client knows.
+
+        Raises:
+            HttpError: The memory is not sealed, is empty or incomplete, or cannot be mapped.
+        """
+        name = f"{SEALED}{secrets.token_hex(16)}"
+        self._check_number(name, uid)
+        try:
+            seals = fcntl.fcntl(file, fcntl.F_GET_SEALS)
+            found = os.fstat(file)
+            if not seals & fcntl.F_SEAL_SHRINK or not seals & (
+                fcntl.F_SEAL_WRITE | F_SEAL_FUTURE_WRITE
+            ):
+                raise HttpError(400, "the memory is not sealed against shrinking and writing")
+            if not 0 < found.st_size <= found.st_blocks * 512:
+                raise HttpError(400, "the memory is empty, or has pages that are not allocated")
+            mapped = mmap.mmap(
+                file, found.st_size, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ
+            )
+        except (OSError, ValueError) as error:
+            raise HttpError(400, f"the file is not sealed memory: {error}") from error
+        status = RegionStatus(name=name, key="", offset=0, byte_size=found.st_size)
+        self._regions.setdefault(uid, {})[name] = _Region(status, -1, False, memoryview(mapped))
+        return status
+
+    def _check_number(self, name: str, uid: int | None) -> None:
+        """Check that a user may have a further region of this name.
+
+        Raises:
+            HttpError: The name is taken, or there are too many regions.
+        """
+        own = self._regions.get(uid, {})
+        if name in own:
+            raise HttpError(400, f"shared memory region {name[:100]!a} is registered already")
+        if len(own) >= MAX_REGIONS or (not own and len(self._regions) >= MAX_USERS):
+            raise HttpError(
+                400, f"at most {MAX_REGIONS} regions of {MAX_USERS} users are registered"
+            )
+
     def unregister(self, name: str, uid: int | None) -> None:
-        """Forget a region, or all regions of the user for ""; ignore an unknown region."""
+        """Forget a region, or all named regions of the user for ""; ignore an unknown region."""
         own = self._regions.pop(uid, {})
-        for found in [name] if name else list(own):
+        for found in [name] if name else [one for one in own if own[one].sealed is None]:
             region = own.pop(found, None)
-            if region is not None:
+            if region is not None and region.sealed is None:
                 os.close(region.file)
         if own:
             self._regions[uid] = own
@@ -89,10 +151,11 @@ class Regions:
         """
         if name:
             return [self._find(name, uid).status]
-        return [region.status for region in self._regions.get(uid, {}).values()]
+        own = self._regions.get(uid, {}).values()
+        return [region.status for region in own if region.sealed is None]
 
     def read(self, place: TensorParameters, uid: int | None) -> memoryview:
-        """Return bytes of a region, copied.
+        """Return bytes of a region: a copy, or the place in sealed memory.
 
         Raises:
             HttpError: There is no such region, or it does not have these bytes.
@@ -100,6 +163,8 @@ class Regions:
         name, length = place.shared_memory_region, place.shared_memory_byte_size
         region = self._find(name, uid)
         start = self._place(region, place.shared_memory_offset, length)
+        if region.sealed is not None:
+            return region.sealed[start : start + length]
         try:
             content = np.empty(length, np.uint8).data
             done = 0

@@ -20,6 +20,7 @@ from edgepack.agent.server.connection import Request
 from edgepack.agent.server.hosting import Hosting
 from edgepack.agent.server.http_messages import Response
 from edgepack.agent.server.listening import Listeners
+from edgepack.agent.server.memory_socket import MemorySocket
 from edgepack.agent.server.routes import Routes
 from edgepack.agent.state.model_server import socket_folder
 from edgepack.agent.telemetry.readings import memory_bytes
@@ -71,9 +72,12 @@ async def _serve(config: AgentConfig, *, until_stdin_ends: bool) -> bool:
     listeners = Listeners(socket_folder(state_dir), config.server, routes.handle)
     metrics.listeners = listeners
     await listeners.start()
+    memory = MemorySocket(socket_folder(state_dir), listeners, answers.regions)
     try:
+        memory.start()
         service = await _start_grpc(config.server.grpc, answers, listeners)
     except BaseException:
+        memory.stop()
         await listeners.stop(0.0)
         raise
 
@@ -100,6 +104,7 @@ async def _serve(config: AgentConfig, *, until_stdin_ends: bool) -> bool:
         if service is not None:
             draining = asyncio.create_task(service.stop(DRAIN_S))
         await listeners.stop(DRAIN_S)
+        memory.stop()
         if service is not None:
             await draining
         is_over = all(not model.busy for model in hosting.models.values())

@@ -37,7 +37,7 @@ class BoundCall:
     ) -> None:
         self._serving = serving
         opened = serving()
-        self.inputs = make_inputs(opened.session.inputs) if feeds is None else _checked(feeds)
+        self.inputs = make_inputs(opened.session.inputs) if feeds is None else check_arrays(feeds)
         self.outputs: dict[str, Tensor] = {}
         self._bound: tuple[OpenedModel, Call] | None = self._bind(opened)
 
@@ -119,7 +119,12 @@ def make_inputs(tensors: tuple[SessionTensor, ...]) -> dict[str, Tensor]:
     return arrays
 
 
-def _checked(feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def check_arrays(feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return arrays that can be bound.
+
+    Raises:
+        ValueError: An array cannot be bound.
+    """
     for name, value in feeds.items():
         _check(name, value)
     return dict(feeds)

@@ -10,6 +10,7 @@ ends the server alone: calls wait until the agent has started the server again.
 import asyncio
 import os
 import secrets
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +34,7 @@ from edgepack.agent.runtime.sessions import SessionTensor, Tensor, name_single
 from edgepack.agent.serving.answers import Answering, Release
 from edgepack.agent.serving.closing import Closing
 from edgepack.agent.serving.model_session import HOLD_S, MAX_HOLD_S
+from edgepack.agent.serving.served_bound import ServedBound
 from edgepack.agent.serving.server_client import Reply, ServerClient
 from edgepack.agent.state.models import MODEL_NAME
 from edgepack.decoding import decode_json, json_decoder
@@ -90,6 +92,7 @@ class ServedModel(Answering, Closing):
             )
         self._name, self._client = name, ServerClient(state_dir)
         self._is_closed = False
+        self._bounds: weakref.WeakSet[ServedBound] = weakref.WeakSet()
         self._heads: dict[tuple[object, ...], bytes] = {}
         self._input_names: tuple[str, ...] = ()
         try:
@@ -106,6 +109,29 @@ class ServedModel(Answering, Closing):
             DeviceError: The provider failed, or the server does not answer.
         """
         return self.infer(feeds, "")
+
+    def bind(self, feeds: Mapping[str, Tensor] | None = None) -> ServedBound:
+        """Fix the arrays of inferences, in memory that the server reads without a copy.
+
+        Args:
+            feeds: A contiguous array for every input, copied to that memory at each call; None
+                makes arrays of zeros in the memory, for a model without free dimensions.
+
+        Raises:
+            ValueError: The arrays do not fit the inputs or cannot be bound, or the model is closed.
+            DeviceError: The server does not answer or has no room, or the system no such memory.
+        """
+        try:
+            bound = ServedBound(self._client, self._infer_json, self._facts().inputs, feeds)
+        except OSError as error:
+            raise DeviceError(f"there is no shared memory for the inputs: {error}") from error
+        self._bounds.add(bound)
+        return bound
+
+    def _infer_json(self, message: bytes) -> dict[str, Tensor]:
+        line = f"POST /v2/models/{self._name}/infer HTTP/1.1\r\nHost: localhost\r\n"
+        head = f"{line}Content-Length: {len(message)}\r\n\r\n".encode()
+        return _outputs_of(self._ask([head + message]), "")
 
     def run_batch(self, samples: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
         """Run several inferences one after the other; see `Model.run_batch`."""
@@ -152,6 +178,8 @@ class ServedModel(Answering, Closing):
     def close(self) -> None:
         """Close the connections; running inferences end undisturbed."""
         self._is_closed = True
+        for bound in tuple(self._bounds):
+            bound.close()
         self._client.close()
 
     def _release(self) -> ServedRelease:

@@ -10,7 +10,7 @@ import socket
 import struct
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from edgepack.agent.inference_protocol.messages import JSON_LENGTH, ErrorAnswer
-from edgepack.agent.state.model_server import SOCKET_FILE, connect_to_server, socket_folder
+from edgepack.agent.state.model_server import (
+    MEMORY_FILE,
+    SOCKET_FILE,
+    connect_to_server,
+    socket_folder,
+)
 from edgepack.decoding import decode_json
 from edgepack.errors import DeviceError
 
@@ -64,8 +69,8 @@ class Reply(NamedTuple):
 class _Connection:
     """Connection with a buffer for heads and short answers."""
 
-    def __init__(self, state_dir: Path) -> None:
-        self._socket = connect_to_server(state_dir, ANSWER_S)
+    def __init__(self, state_dir: Path, name: str = SOCKET_FILE) -> None:
+        self._socket = connect_to_server(state_dir, ANSWER_S, name)
         self._socket.setblocking(True)
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):  # No further call of the system.
             self._socket.setsockopt(socket.SOL_SOCKET, option, _TIMEOUT)
@@ -73,6 +78,15 @@ class _Connection:
 
     def close(self) -> None:
         self._socket.close()
+
+    def pass_file(self, file: int) -> Reply:
+        """Pass a descriptor, and return the answer.
+
+        Raises:
+            OSError: The connection ended, or the answer is malformed.
+        """
+        socket.send_fds(self._socket, [b"\0"], [file])
+        return self.exchange(())[0]
 
     def exchange(self, parts: Sequence[bytes | memoryview]) -> tuple[Reply, bool]:
         """Send a request, and return the answer and whether the connection is kept.
@@ -143,10 +157,39 @@ class ServerClient:
             ValueError: The request does not fit the model.
             DeviceError: The server does not answer, or cannot carry out the request.
         """
+        return self._persist(lambda: self._ask_once(parts))
+
+    def share(self, file: int) -> tuple[Reply, Callable[[], object]]:
+        """Pass the descriptor of sealed memory.
+
+        Returns:
+            The answer, and a function that ends the use of the memory.
+
+        Raises:
+            ValueError: The server does not take the memory.
+            DeviceError: The server does not answer, or has no room.
+        """
+        made: list[_Connection] = []
+
+        def share_once() -> Reply:
+            while made:
+                made.pop().close()
+            made.append(_Connection(self._state_dir, MEMORY_FILE))
+            return made[0].pass_file(file)
+
+        try:
+            return self._persist(share_once), made[0].close
+        except BaseException:
+            while made:
+                made.pop().close()
+            raise
+
+    def _persist(self, ask: Callable[[], Reply]) -> Reply:
+        """Return the answer to a request, which is repeated for a while if the server is away."""
         until, pause_s = 0.0, _PAUSE_S
         while True:
             try:
-                reply = self._ask_once(parts)
+                reply = ask()
                 if reply.status < 400:
                     return reply
                 error = _error_of(reply)

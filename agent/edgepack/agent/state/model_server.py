@@ -13,6 +13,8 @@ from edgepack.durable import write_file
 from edgepack.versions import Format, NewerVersionError, Version
 
 SOCKET_FILE, LOCK_FILE, STATE_FILE = "server.sock", "server.lock", "server.json"
+MEMORY_FILE = "memory.sock"
+"""Socket over which clients pass descriptors of sealed memory."""
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,12 +42,13 @@ def socket_folder(state_dir: Path) -> Path:
     return runtime if runtime.is_dir() else state_dir
 
 
-def connect_to_server(state_dir: Path, timeout_s: float) -> socket.socket:
+def connect_to_server(state_dir: Path, timeout_s: float, name: str = SOCKET_FILE) -> socket.socket:
     """Return a connection to the server; its path may be longer than the kernel's 107 bytes.
 
     Args:
         state_dir: The agent's state folder.
         timeout_s: Seconds for the connection and each later step.
+        name: Name of the socket.
 
     Raises:
         OSError: No server listens, or this user may not use the socket.
@@ -54,7 +57,7 @@ def connect_to_server(state_dir: Path, timeout_s: float) -> socket.socket:
     peer = socket.socket(socket.AF_UNIX)
     try:
         peer.settimeout(timeout_s)
-        peer.connect(f"/proc/self/fd/{place}/{SOCKET_FILE}")
+        peer.connect(f"/proc/self/fd/{place}/{name}")
     except OSError:
         peer.close()
         raise
