@@ -19,6 +19,7 @@ from edgepack.agent.cli.reloading import read_again
 from edgepack.agent.cli.trusting import load_device_trust, load_trust, make_fetcher
 from edgepack.agent.config import AgentConfig, BrokerConfig
 from edgepack.agent.daemon.agent import Agent
+from edgepack.agent.daemon.local_orders import LocalOrders, OrdersLink
 from edgepack.agent.daemon.metrics import DeviceMetrics
 from edgepack.agent.daemon.model_server import ModelServer
 from edgepack.agent.daemon.service_manager import ServiceManager
@@ -117,6 +118,7 @@ def run_daemon(
         return found
 
     connection = Connection(config, broker, inbox, boot=boot, signer=signer, rng=random.Random())
+    orders = LocalOrders(Path(config.state_dir), inbox.wake)
     agent = Agent(
         config,
         inbox,
@@ -124,7 +126,7 @@ def run_daemon(
         telemetry,
         lambda notify: assemble_models(
             config,
-            BrokerLink(connection),
+            OrdersLink(orders, BrokerLink(connection)),
             telemetry,
             notify,
             worker=worker,
@@ -137,9 +139,11 @@ def run_daemon(
         metrics=metrics,
         manager=manager,
         read_again=reload,
+        local_orders=orders,
     )
     fetcher = make_fetcher(config, inbox, trust)
     handle_signals(stop, agent.reload, inbox, end_strays)
+    orders.start()
     connection.start()
     metrics.start()
     server.start()
@@ -152,6 +156,7 @@ def run_daemon(
         log.exception("the agent stops")
         raise DeviceError(f"the agent stopped because of a fault: {error}") from error
     finally:
+        orders.stop()
         server.begin_stop()
         if not all([fetch_worker.stop(FETCH_STOP_S), worker.stop(WORKER_STOP_S)]):
             log.warning("background work did not end in time")

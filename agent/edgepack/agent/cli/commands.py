@@ -21,7 +21,7 @@ from edgepack.agent.cli.owner import become_owner, user_name
 from edgepack.agent.cli.service import service, setup
 from edgepack.agent.config import AgentConfig, read_config
 from edgepack.agent.hooks.strays import adopt_strays, end_strays
-from edgepack.agent.state.lock import UNPACKED, lock_state_dir, lock_when_disk_works
+from edgepack.agent.state.lock import UNPACKED, hold_folder, lock_when_disk_works
 from edgepack.core_files import forbid_core_files
 from edgepack.durable import disk_remedy, is_disk_fault
 from edgepack.errors import DeviceError, EdgepackError
@@ -30,8 +30,7 @@ from edgepack.key_place import check_key_place, into_work_tree_option
 from edgepack.text import counted
 
 if TYPE_CHECKING:
-    from edgepack.agent.update.local_install import LocalLink
-    from edgepack.agent.update.models import Models
+    from edgepack.agent.cli.local_orders import LocalOrders
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -166,27 +165,28 @@ def install(
 ) -> None:
     """Install BUNDLE, a folder or an archive, without a network.
 
-    The order runs through the same checks, the same probe and the same switch as a rollout. The
-    other models of this device are unchanged. A device that trusts its fleet's root installs only
-    releases of the fleet, by the metadata that edgepack export wrote next to BUNDLE.
+    A running agent carries the order out, and no application fails an inference. The order runs
+    through the same checks, the same probe and the same switch as a rollout. The other models of
+    this device are unchanged. A device that trusts its fleet's root installs only releases of the
+    fleet, by the metadata that edgepack export wrote next to BUNDLE.
 
     
     Example:
       edgepack-agent install ocr-1.2.0.edgepack --config agent.toml --soak 0
     """
     from edgepack.agent.cli.trusting import check_released, load_trust
-    from edgepack.agent.update.local_install import LocalLink, carry_out, local_offer
+    from edgepack.agent.update.local_install import LocalLink, local_offer
     from edgepack.bundle.forms import open_bundle
 
     with (
-        _stopped_agent(config_path) as config,
+        _local_orders(config_path) as (config, orders),
         open_bundle(bundle, within=Path(config.state_dir), prefix=UNPACKED) as folder,
+        hold_folder(folder),
     ):
         verified = load_trust(config).check_folder(folder)
-        link = LocalLink(verified)
         offer = local_offer(verified, soak_s=soak_s, rollback=rollback)
-        check_released(config, offer.bundle, metadata, bundle_path=bundle)
-        carry_out(_models(config, link), link, offer.bundle.name, offer)
+        check_released(config, offer.bundle, metadata, bundle_path=bundle, saves=orders.is_alone)
+        orders.carry_out(LocalLink(verified), offer.bundle.name, offer)
     _show_status(Path(config.state_dir), as_json=as_json)
 
 
@@ -201,15 +201,11 @@ def rollback(name: str, config_path: Path, as_json: bool) -> None:
     Example:
       edgepack-agent rollback ocr --config agent.toml
     """
-    from edgepack.agent.state.slots import slot_folder
-    from edgepack.agent.update.local_install import LocalLink, carry_out, rollback_offer
+    from edgepack.agent.update.local_install import LocalLink, rollback_offer
 
-    with _stopped_agent(config_path) as config:
-        link, state_dir = LocalLink(), Path(config.state_dir)
-        models = _models(config, link)
-        offer = rollback_offer(models, name, lambda digest: slot_folder(state_dir, digest))
-        carry_out(models, link, name, offer)
-    _show_status(state_dir, as_json=as_json)
+    with _local_orders(config_path) as (config, orders):
+        orders.carry_out(LocalLink(), name, rollback_offer(Path(config.state_dir), name))
+    _show_status(Path(config.state_dir), as_json=as_json)
 
 
 @cli.command()
@@ -223,12 +219,10 @@ def remove(name: str, config_path: Path, as_json: bool) -> None:
     Example:
       edgepack-agent remove ocr --config agent.toml
     """
-    from edgepack.agent.update.local_install import LocalLink, carry_out, removal
+    from edgepack.agent.update.local_install import LocalLink, removal
 
-    with _stopped_agent(config_path) as config:
-        link = LocalLink()
-        models = _models(config, link)
-        carry_out(models, link, name, removal(models, name))
+    with _local_orders(config_path) as (config, orders):
+        orders.carry_out(LocalLink(), name, removal(Path(config.state_dir), name))
     _show_status(Path(config.state_dir), as_json=as_json)
 
 
@@ -319,8 +313,8 @@ def main() -> None:
 
 
 @contextmanager
-def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
-    """Yield the settings of an agent that is stopped, and keep the agent stopped meanwhile.
+def _local_orders(config_path: Path) -> Iterator[tuple[AgentConfig, "LocalOrders"]]:
+    """Yield the settings, and the way to carry out orders with or without a running agent.
 
     SIGTERM unwinds the running work, so that no probe and no hook stays behind.
     """
@@ -329,9 +323,11 @@ def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     config = read_config(config_path)
     become_owner(Path(config.state_dir))
-    with lock_state_dir(Path(config.state_dir)):
+    from edgepack.agent.cli.local_orders import local_orders
+
+    with local_orders(config) as orders:
         try:
-            yield config
+            yield config, orders
         except OSError as error:
             raise _disk_error(error, "the agent's state", config.state_dir) from error
         finally:
@@ -351,14 +347,6 @@ def _disk_error(error: OSError, what: str, place: str = "") -> DeviceError:
         found_in=str(error.filename or place) or None,
         remedy=f"{disk_remedy(error)}; the serving release is unchanged",
     )
-
-
-def _models(config: AgentConfig, link: "LocalLink") -> "Models":
-    from edgepack.agent.cli.assembly import assemble_models, open_telemetry
-
-    models = assemble_models(config, link, open_telemetry(config))
-    models.start()
-    return models
 
 
 def _log_to_stderr(*, verbose: bool) -> None:

@@ -48,7 +48,9 @@ def make_fetcher(
     )
 
 
-def load_device_trust(config: AgentConfig) -> "DeviceTrust | None":
+def load_device_trust(
+    config: AgentConfig, cache: type[MetadataCache] = MetadataCache
+) -> "DeviceTrust | None":
     """Return the device's state of trust in its fleet; None if enrolled without a root.
 
     Raises:
@@ -61,7 +63,7 @@ def load_device_trust(config: AgentConfig) -> "DeviceTrust | None":
 
     return DeviceTrust(
         _read_root(config),
-        MetadataCache(Path(config.state_dir)),
+        cache(Path(config.state_dir)),
         tenant=config.tenant,
         device=config.device,
         arch=os.uname().machine,
@@ -87,7 +89,12 @@ def _read_root(config: AgentConfig) -> bytes:
 
 
 def check_released(
-    config: AgentConfig, bundle: BundleRef, metadata: str | None, *, bundle_path: Path
+    config: AgentConfig,
+    bundle: BundleRef,
+    metadata: str | None,
+    *,
+    bundle_path: Path,
+    saves: bool,
 ) -> None:
     """Reject a bundle that its fleet has not released, on a device that trusts a root.
 
@@ -96,11 +103,12 @@ def check_released(
         bundle: Bundle to install.
         metadata: Folder or URL of newer metadata; None looks for a folder next to the bundle.
         bundle_path: Folder of the bundle.
+        saves: Whether newer metadata is stored; a running agent alone stores metadata.
 
     Raises:
         EdgepackError: The fleet's metadata does not list the bundle, is missing, or has expired.
     """
-    trust = load_device_trust(config)
+    trust = load_device_trust(config, _UnsavedMetadata if not saves else MetadataCache)
     if trust is None:
         return
     from edgepack.trust.sources import fetch_nothing, source_of
@@ -115,6 +123,20 @@ def check_released(
             found_in=error.found_in or place or "this device's received metadata",
             remedy="edgepack export BUNDLE --with-metadata -o FOLDER, where the fleet is reachable",
         ) from error
+
+
+class _UnsavedMetadata(MetadataCache):
+    """The cache with newer files in memory alone."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._newer: dict[str, bytes] = {}
+        super().__init__(state_dir)
+
+    def load(self, name: str) -> bytes | None:
+        return self._newer.get(name) or super().load(name)
+
+    def save(self, name: str, content: bytes) -> None:
+        self._newer[name] = content
 
 
 def load_trust(config: AgentConfig) -> TrustPolicy:

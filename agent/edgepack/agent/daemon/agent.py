@@ -15,6 +15,7 @@ from edgepack.agent.broker.report import Recent, failing_releases, make_report, 
 from edgepack.agent.broker.samples import LOOK_S, SampleUploader
 from edgepack.agent.broker.silence import SilenceWatch
 from edgepack.agent.config import AgentConfig
+from edgepack.agent.daemon.local_orders import LocalOrders
 from edgepack.agent.daemon.metrics import DeviceMetrics
 from edgepack.agent.daemon.service_manager import ServiceManager
 from edgepack.agent.enrolment.renewal import CertificateKeeper
@@ -92,6 +93,7 @@ class Agent:
         manager: The service manager, which gets signs of life from the loop.
         read_again: Returns the settings in effect after a reload, with the accepted signers; None
             to keep all. Without the function nothing is reloaded.
+        local_orders: Orders of commands on this device; None takes none.
         clock: The time.
     """
 
@@ -109,6 +111,7 @@ class Agent:
         metrics: DeviceMetrics | None = None,
         manager: ServiceManager | None = None,
         read_again: Callable[[AgentConfig], tuple[AgentConfig, TrustPolicy] | None] | None = None,
+        local_orders: LocalOrders | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._config = config
@@ -129,6 +132,7 @@ class Agent:
         )
         self._trust, self._keeper, self._metrics = trust, keeper, metrics
         self._manager, self._read_again = manager or ServiceManager(), read_again
+        self._local_orders = local_orders
         self._inbox = inbox
         self._publisher = publisher
         self._telemetry = telemetry
@@ -218,6 +222,8 @@ class Agent:
         self._publisher.look_after()
         self._judge()
         self._carry_out_again()
+        if self._local_orders is not None:
+            self._local_orders.turn(self._models)
         wait_s = self._models.advance()
         self._send_samples()
         now = self._clock.monotonic()

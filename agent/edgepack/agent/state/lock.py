@@ -63,10 +63,34 @@ def lock_state_dir(state_dir: Path) -> Iterator[None]:
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         with contextlib.suppress(OSError):  # They do no harm, and the next lock tries again.
             for left in state_dir.glob(f"{UNPACKED}*"):
-                remove(left)
+                with hold_folder(left) as is_held:
+                    if is_held:
+                        remove(left)
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def hold_folder(folder: Path) -> Iterator[bool]:
+    """Hold a folder, so that no agent removes the folder; yield False if another process does.
+
+    Raises:
+        OSError: The folder cannot be opened.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(descriptor)
+
+
+def is_in_use(error: DeviceError) -> bool:
+    """Return True if `lock_state_dir` failed because another process holds the folder."""
+    return isinstance(error.__cause__, BlockingIOError)
 
 
 def _unusable(state_dir: Path, error: OSError) -> DeviceError:

@@ -69,7 +69,7 @@ def _way_back(failing: Failing) -> str:
     if not failing.previous:
         return "; there is no right earlier release to go back to, so bring a repaired one"
     return (
-        f"; to go back to {failing.previous}, roll back in the fleet, or stop the agent and run "
+        f"; to go back to {failing.previous}, roll back in the fleet, or run "
         f"edgepack-agent rollback {failing.model}"
     )
 

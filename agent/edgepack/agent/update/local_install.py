@@ -5,7 +5,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from edgepack.agent.state.slots import slot_folder
+from edgepack.agent.update.journal import read_journal
 from edgepack.agent.update.models import Models
+from edgepack.agent.update.status import read_status
 from edgepack.agent.update.transitions import title
 from edgepack.agent.update.updater import Updater
 from edgepack.bundle.chunks import fixed_chunks, offsets
@@ -46,7 +49,7 @@ class LocalLink:
         self._needs.append(need)
 
     def deliver(self, accept: Callable[[str, int, bytes], object]) -> bool:
-        """Return hands out every chunk that was asked for.
+        """Hand out every chunk that was asked for.
 
         Returns:
             Whether anything was asked for.
@@ -77,41 +80,42 @@ def local_offer(bundle: VerifiedBundle, *, soak_s: float, rollback: bool) -> Run
     return _offer(ref, bundle.folder, soak_s=soak_s, rollback=rollback)
 
 
-def rollback_offer(models: Models, name: str, folder_of: Callable[[str], Path]) -> RunModel:
+def rollback_offer(state_dir: Path, name: str) -> RunModel:
     """Return the offer that stands for the release of a model that was committed before.
 
     Args:
-        models: The models of the device.
+        state_dir: The agent's state folder.
         name: The model.
-        folder_of: Where the slot of a digest is.
 
     Raises:
         DeviceError: There is no such model, or no release for a rollback.
     """
-    _check_known(models, name)
-    previous = models[name].journal.previous
+    _check_known(state_dir, name)
+    journal = read_journal(state_dir, name)
+    previous = journal.previous if journal else None
     if previous is None:
         raise DeviceError(
             f"'{name}' has no release to go back to",
             remedy="edgepack-agent install BUNDLE, with the bundle of the release",
         )
     try:
-        return _offer(previous.bundle, folder_of(previous.digest), soak_s=0.0, rollback=True)
+        folder = slot_folder(state_dir, previous.digest)
+        return _offer(previous.bundle, folder, soak_s=0.0, rollback=True)
     except OSError as error:
         raise DeviceError(
             f"the slot of {title(previous.bundle)} cannot be read: {error.strerror}",
-            found_in=str(folder_of(previous.digest)),
+            found_in=str(slot_folder(state_dir, previous.digest)),
             remedy="edgepack-agent install BUNDLE --rollback, with the bundle of the release",
         ) from error
 
 
-def removal(models: Models, name: str) -> RemoveModel:
+def removal(state_dir: Path, name: str) -> RemoveModel:
     """Return the order that stands for removing a model.
 
     Raises:
         DeviceError: There is no such model.
     """
-    _check_known(models, name)
+    _check_known(state_dir, name)
     return RemoveModel(sequence=0, issued_at=time.time())
 
 
@@ -130,13 +134,24 @@ def carry_out(models: Models, link: LocalLink, name: str, order: ModelOrder) -> 
             f"interrupted in {updater.journal.state}; the order is not finished",
             remedy="start the agent, which continues the order, or install another release",
         ) from None
-    journal, wanted = updater.journal, "COMMITTED" if isinstance(order, RunModel) else "REMOVED"
-    if journal.state != wanted:
-        asked = f"'{title(order.bundle)}'" if isinstance(order, RunModel) else f"'{name}'"
-        done = "installed" if isinstance(order, RunModel) else "removed"
-        active = updater.active.bundle if updater.active else None
-        keeps = f"{title(active)} keeps serving" if active else "no release of it serves"
-        raise DeviceError(f"{asked} was not {done} ({journal.state}): {journal.because}; {keeps}")
+    if problem := why_not_done(updater, name, order):
+        raise DeviceError(problem)
+
+
+def why_not_done(updater: Updater, name: str, order: ModelOrder) -> str:
+    """Return why an order at rest was not carried out, as a sentence; "" if it was."""
+    journal, is_install = updater.journal, isinstance(order, RunModel)
+    is_same = not isinstance(order, RunModel) or (
+        isinstance(journal.offer, RunModel) and journal.offer.bundle == order.bundle
+    )
+    if is_same and journal.state == ("COMMITTED" if is_install else "REMOVED"):
+        return ""
+    asked = f"'{title(order.bundle)}'" if isinstance(order, RunModel) else f"'{name}'"
+    done = "installed" if is_install else "removed"
+    because = journal.because if is_same else "another order took its place"
+    active = updater.active.bundle if updater.active else None
+    keeps = f"{title(active)} keeps serving" if active else "no release of it serves"
+    return f"{asked} was not {done} ({journal.state}): {because}; {keeps}"
 
 
 def _follow(updater: Updater, link: LocalLink) -> None:
@@ -151,8 +166,9 @@ def _follow(updater: Updater, link: LocalLink) -> None:
             time.sleep(MAX_WAIT_S if wait_s is None else min(wait_s, MAX_WAIT_S))
 
 
-def _check_known(models: Models, name: str) -> None:
-    installed = [one.name for one in models if one.active or one.journal.previous]
+def _check_known(state_dir: Path, name: str) -> None:
+    models = read_status(state_dir).models
+    installed = [one for one, found in models.items() if found.active or found.previous]
     if name not in installed:
         raise DeviceError(
             f"there is no model '{name}' on this device",

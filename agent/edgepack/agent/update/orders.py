@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from edgepack.agent.update.dependencies import Clock, ModelParts
-from edgepack.agent.update.lifecycle import GOING_BACK, RESTING
+from edgepack.agent.update.lifecycle import GOING_BACK, RESTING, follow
 from edgepack.agent.update.offer import check_local, check_order, check_time
 from edgepack.agent.update.transitions import Transitions
 from edgepack.errors import DeviceError
@@ -93,6 +93,18 @@ class Orders:
         if self._model.is_sealed:
             raise DeviceError(self._model.trouble, remedy="update edgepack on this device")
         return self._take(order)
+
+    def withdraw(self, order: ModelOrder, because: str) -> None:
+        """End an order if its release is not complete here; otherwise the order continues.
+
+        Raises:
+            OSError: The journal cannot be written.
+        """
+        journal = self._model.store.journal
+        if journal.pending == order:
+            self._model.store.update(pending=None)
+        elif journal.offer == order and journal.state in ("OFFERED", "DOWNLOADING"):
+            self._transitions.move(follow(journal.state, "failure"), because)
 
     def look_again(self) -> bool:
         """Check the committed release again, because its slot is damaged.
