@@ -18,6 +18,7 @@ from edgepack.agent.state.model_server import SOCKET_FILE
 from tests.simulators.waiting import PATIENCE_S
 
 LARGE = b"x" * 4_000_000
+HUGE = b"x" * 12_000_000
 GET = b"GET /small HTTP/1.1\r\n\r\n"
 SETTINGS = ServerConfig(memory_bytes=10_000_000, body_bytes=5_000_000, connections=20)
 
@@ -35,7 +36,8 @@ def handle(request: Request, exchange: Exchange) -> None:
         respond = exchange.respond
         asyncio.get_running_loop().call_later(0.05, respond, Response(200, (b"late",)))
         return
-    exchange.respond(Response(200, (LARGE if target == "/large" else b"%d" % len(request.body),)))
+    body = {"/large": LARGE, "/huge": HUGE}.get(target, b"%d" % len(request.body))
+    exchange.respond(Response(200, (body,)))
 
 
 @pytest.fixture
@@ -43,6 +45,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Run a test next to listeners with short limits; all memory must be free in the end."""
     monkeypatch.setattr(listening, "LOOK_S", 0.02)
     monkeypatch.setattr(connection, "REQUEST_S", 0.3)
+    monkeypatch.setattr(connection, "SLOWEST_BYTES_PER_S", 10**9)
     monkeypatch.setattr(connection, "IDLE_S", 0.3)
     monkeypatch.setattr(connection, "LINGER_S", 0.1)
 
@@ -113,8 +116,12 @@ def test_request_that_stalls_or_drips_is_ended_while_others_are_served(
     run(test)
 
 
-def test_begun_large_bodies_count_in_whole_pages(run: Callable[..., None]) -> None:
+def test_begun_large_bodies_count_in_whole_pages(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kernel may give 2 MiB for the first byte."""
+    monkeypatch.setattr(connection, "REQUEST_S", PATIENCE_S)
+    monkeypatch.setattr(listening, "STALLED_S", PATIENCE_S)
 
     async def test(connect: Connect) -> None:
         head = b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n"
@@ -144,6 +151,61 @@ def test_idle_connection_and_response_that_nobody_reads_are_ended(
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         with pytest.raises(asyncio.IncompleteReadError):
             await reader.readexactly(2 * len(LARGE))
+        writer.close()
+
+    run(test)
+
+
+async def pause(
+    connect: Connect, target: bytes
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Ask, and read no more than the beginning until the reader is read."""
+    reader, writer = await connect()
+    reader._limit = 1  # type: ignore[attr-defined]
+    writer.write(b"GET %s HTTP/1.1\r\nConnection: close\r\n\r\n" % target)
+    return reader, writer
+
+
+def test_responses_that_find_no_memory_are_rejected(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "REQUEST_S", PATIENCE_S)
+    monkeypatch.setattr(listening, "STALLED_S", PATIENCE_S)
+
+    async def test(connect: Connect) -> None:
+        peers = [await pause(connect, b"/large") for _ in range(5)]
+        await asyncio.sleep(0.3)
+        said = [await read_all(reader) for reader, _ in peers]
+        assert sorted(one[9:12] for one in said) == [b"200"] * 2 + [b"429"] * 3
+        assert all(len(one) > len(LARGE) for one in said if one[9:12] == b"200")
+        assert b"4000000 bytes" in min(said, key=len)
+        for _, writer in peers:
+            writer.close()
+
+    run(test)
+
+
+def test_response_larger_than_the_memory_is_sent_alone(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "REQUEST_S", PATIENCE_S)
+
+    async def test(connect: Connect) -> None:
+        said = await ask(connect, b"GET /huge HTTP/1.1\r\nConnection: close\r\n\r\n")
+        assert len(said) > len(HUGE)
+
+    run(test)
+
+
+def test_client_that_reads_slowly_gets_its_whole_response(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "SLOWEST_BYTES_PER_S", len(LARGE) / PATIENCE_S)
+
+    async def test(connect: Connect) -> None:
+        reader, writer = await pause(connect, b"/large")
+        await asyncio.sleep(0.6)  # twice the time to begin
+        assert len(await read_all(reader)) > len(LARGE)
         writer.close()
 
     run(test)

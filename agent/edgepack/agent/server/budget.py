@@ -9,7 +9,7 @@ class Budget:
     """
 
     def __init__(self, total_bytes: int) -> None:
-        self._left = total_bytes
+        self._left = self._total = total_bytes
 
     def take(self, number: int) -> bool:
         """Reserve bytes; return False, and reserve nothing, if too few are left."""
@@ -18,9 +18,12 @@ class Budget:
         self._left -= number
         return True
 
-    def force(self, number: int) -> None:
-        """Reserve bytes that are already in memory, such as an answer."""
+    def take_response(self, number: int) -> bool:
+        """Reserve bytes of a response; one larger than the budget must be alone in memory."""
+        if number > self._left < self._total:
+            return False
         self._left -= number
+        return True
 
     def give(self, number: int) -> None:
         """Return reserved bytes."""

@@ -35,7 +35,9 @@ log = logging.getLogger(__name__)
 IDLE_S = 120.0
 """How long a connection may wait for a request, seconds."""
 REQUEST_S = 30.0
-"""How long a client may take to send a request, and again to read its response."""
+"""How long a client may take to send a request, and again to begin to read its response."""
+SLOWEST_BYTES_PER_S = 64 * 1024
+"""A client that reads a response more slowly stalls."""
 LINGER_S = 3.0
 """How long the rest of a rejected request is read and dropped: its client must get the error."""
 FREE_BYTES = 64 * 1024
@@ -95,6 +97,13 @@ class Owner(Protocol):
     def end_stalled(self, asking: "Connection") -> bool:
         """End the longest stalled connection with memory; return whether there was one."""
 
+    def admit_response(self, length: int, asking: "Connection") -> None:
+        """Reserve the memory of a response.
+
+        Raises:
+            HttpError: Others hold the memory.
+        """
+
 
 def error_response(error: HttpError) -> Response:
     """Return an error in the protocol's form."""
@@ -120,7 +129,7 @@ class Connection(asyncio.BufferedProtocol):
         self._head: Head | None = None
         self._pending = b""
         self._body: memoryview | None = None
-        self._received = 0
+        self._received = self._unread = 0
         self._chunks: ChunkedBody | None = None
         self._charged = 0
         self._is_busy = self._is_writing = self._is_ending = self._is_paused = False
@@ -129,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         """When the connection began to wait for what it waits for, seconds of the loop's clock."""
         self.limit_s = IDLE_S
         self.moved_at = self.since
-        """When the client last sent a part of a body, or began to read a response."""
+        """When the client last sent a part of a body, or read much of a response."""
 
     @property
     def charged(self) -> int:
@@ -217,6 +226,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def look(self, now: float) -> None:
         """End the connection if its client took too long."""
+        if self._is_writing and self._transport is not None:
+            left = self._transport.get_write_buffer_size()
+            if self._unread - left >= SLOWEST_BYTES_PER_S:
+                self.moved_at = now
+            self._unread = left
         if self._is_busy or now - self.since < self.limit_s:
             return
         if self._is_reading and not self._is_writing and not self._is_ending:
@@ -396,12 +410,18 @@ class Connection(asyncio.BufferedProtocol):
         if length <= FREE_BYTES:
             transport.write(b"".join((head, *response.parts)))
         else:
-            self._budget.force(length)
+            try:
+                self._server.admit_response(length, self)
+            except HttpError as error:
+                self._send(error_response(error))
+                return
             self._charged += length
             transport.write(head)
             for part in response.parts:
                 transport.write(part)
-            if not self._is_writing:
+            if self._is_writing:
+                self.limit_s = REQUEST_S + length / SLOWEST_BYTES_PER_S
+            else:
                 self._release()
         if lingers:
             transport.write_eof()

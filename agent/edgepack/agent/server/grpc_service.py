@@ -18,7 +18,12 @@ from grpc import aio
 
 from edgepack.agent.inference_protocol.grpc_messages import CLASSES, SERVICE
 from edgepack.agent.server.answers import FAULT, Answers, Call
-from edgepack.agent.server.connection import IDLE_S, REQUEST_S, Request, error_response
+from edgepack.agent.server.connection import (
+    IDLE_S,
+    REQUEST_S,
+    Request,
+    error_response,
+)
 from edgepack.agent.server.grpc_requests import encode_response, parse_message, read_request
 from edgepack.agent.server.http_messages import Head, HttpError, Response
 from edgepack.agent.server.inferring import decode_inputs
@@ -144,7 +149,7 @@ class GrpcService:
                 self._take(len(content))
                 held = len(content)
                 answer = await act(name, content, context)
-                budget.force(len(answer))
+                self._listeners.admit_response(len(answer), None)
                 held += len(answer)
                 async with asyncio.timeout(REQUEST_S):
                     await context.write(answer)

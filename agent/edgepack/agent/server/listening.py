@@ -14,6 +14,7 @@ from pathlib import Path
 from edgepack.agent.config import ServerConfig
 from edgepack.agent.server.budget import Budget
 from edgepack.agent.server.connection import Connection, Handler
+from edgepack.agent.server.http_messages import HttpError
 from edgepack.agent.state.model_server import LOCK_FILE, SOCKET_FILE
 from edgepack.agent.state.state_file import share_path
 from edgepack.errors import DeviceError
@@ -146,6 +147,20 @@ class Listeners:
     def end_stalled(self, asking: Connection | None) -> bool:
         """End the longest stalled connection with memory; return whether there was one."""
         return self._end_stalled(lambda one: one.charged > 0 and one is not asking)
+
+    def admit_response(self, length: int, asking: Connection | None) -> None:
+        """Reserve the memory of a response; end stalled connections if too little is left.
+
+        Raises:
+            HttpError: Others hold the memory.
+        """
+        while not self.budget.take_response(length):
+            if not self.end_stalled(asking):
+                raise HttpError(
+                    429,
+                    f"responses hold all memory of the server; this one has {length} bytes",
+                    retry_s=1,
+                )
 
     def _end_stalled(self, is_meant: Callable[[Connection], bool]) -> bool:
         last = self._loop.time() - STALLED_S
