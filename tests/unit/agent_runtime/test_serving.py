@@ -94,7 +94,8 @@ def registered():
 use()
 gc.collect()
 wait_until(lambda: not registered(), "a model that nobody refers to is closed")
-assert threading.active_count() == 1 + (changes.notifier() is not None)
+threads = 1 + (changes.notifier() is not None)
+wait_until(lambda: threading.active_count() == threads, "its thread ends")
 model = open_model("tiny", sys.argv[1])
 session = model.session()
 del model
@@ -112,6 +113,42 @@ def test_a_process_that_dropped_its_model_without_closing_has_not_died(tmp_path:
     write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0))
     open_holders(tmp_path)
     command = [sys.executable, "-c", FORGETFUL, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert HolderWatch(tmp_path).look().deaths == ()
+
+
+CHILDREN = """
+import multiprocessing, sys
+from concurrent.futures import ProcessPoolExecutor
+from edgepack.agent import open_model
+from tests.unit.agent_runtime.examples import make_inputs
+
+def use(_=None):
+    global model
+    model = open_model("tiny", sys.argv[1])
+    model.run(make_inputs(1)[0])
+
+def use_again(_=None):
+    model.run(make_inputs(1)[0])
+
+fork = multiprocessing.get_context("fork")
+for before in (lambda: None, use):
+    before()
+    for act in (use, use_again)[: 2 if before is use else 1]:
+        child = fork.Process(target=act)
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+        with ProcessPoolExecutor(2, fork) as pool:
+            list(pool.map(act, range(2)))
+"""
+
+
+def test_children_of_multiprocessing_that_end_have_not_died(tmp_path: Path) -> None:
+    write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0))
+    open_holders(tmp_path)
+    command = [sys.executable, "-c", CHILDREN, str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert ended.returncode == 0, ended.stderr
     assert HolderWatch(tmp_path).look().deaths == ()

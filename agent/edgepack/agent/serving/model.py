@@ -10,6 +10,7 @@ inference waits or fails because of the switch. A forked child follows the relea
 import asyncio
 import atexit
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -269,6 +270,7 @@ class Model(Answering, Closing):
 
     def _follow(self) -> Follower:
         follower = Follower(self._name, self._state_dir, threads=self._threads, poll_s=self._poll_s)
+        _register_exit()
         _followers.add(follower)
         weakref.finalize(self, follower.abandon).atexit = False
         return follower
@@ -298,6 +300,20 @@ def _note_fork() -> None:
     for follower in tuple(_followers):
         follower.leave_to_parent()
         _of_parent.append(follower)
+
+
+_registered_exits: set[int] = set()
+"""Processes in which multiprocessing calls `_note_exit`, by pid."""
+
+
+def _register_exit() -> None:
+    """Have a child of multiprocessing, which ends without `atexit`, end its registrations.
+
+    A child forgets at its start what its parent registered.
+    """
+    if (forked := sys.modules.get("multiprocessing.util")) and os.getpid() not in _registered_exits:
+        _registered_exits.add(os.getpid())
+        forked.Finalize(None, _note_exit, exitpriority=0)
 
 
 def _note_exit() -> None:
