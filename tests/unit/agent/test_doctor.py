@@ -150,6 +150,19 @@ def test_a_model_whose_files_changed_is_wrong(world: World) -> None:
     assert found().verdict == "wrong"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_user_who_may_not_read_a_slot_is_told_to_be_root(world: World) -> None:
+    status = read_status(world.state_dir)
+    (slot,) = (world.state_dir / "slots").iterdir()
+    slot.chmod(0o700)
+    os.seteuid(4711)
+    try:
+        found = worst(check_models(device(world.state_dir, status=status)))
+    finally:
+        os.seteuid(0)
+    assert (found.verdict, found.remedy) == ("warning", "run doctor as root")
+
+
 def test_a_certificate_of_another_device_or_key_is_wrong(tmp_path: Path) -> None:
     config = identity(tmp_path)
     other = device(tmp_path, replace(config, device="cam-2"))

@@ -27,6 +27,7 @@ from edgepack.durable import disk_remedy, is_disk_fault
 from edgepack.errors import DeviceError, EdgepackError
 from edgepack.json_text import json_text
 from edgepack.key_place import check_key_place, into_work_tree_option
+from edgepack.setting_options import Number
 from edgepack.text import counted
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def enroll(package: Path, folder: Path, as_json: bool) -> None:
 @click.option(
     "--soak",
     "soak_s",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     metavar="SECONDS",
     default=10.0,
     show_default=True,

@@ -8,6 +8,7 @@ import click
 from edgepack.agent.cli.options import DEFAULT_CONFIG, config_option, json_option, state_dir_option
 from edgepack.errors import DeviceError
 from edgepack.json_text import json_text
+from edgepack.setting_options import Number
 
 
 @click.command()
@@ -56,7 +57,7 @@ def explain(name: str, config_path: Path, state_dir: Path | None, as_json: bool)
 @state_dir_option
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.1, max=600),
+    type=Number(min=0.1, max=600),
     default=3.0,
     show_default=True,
     help="Length of the measurement.",
@@ -148,8 +149,11 @@ def infer(
 
 
 def _first(values: list[object]) -> str:
-    """Return the first values of an output, as text."""
-    shown = (f"{one:.6g}" if isinstance(one, float) else str(one) for one in values[:8])
+    """Return the first values of an output, as text; None stands for NaN and infinity."""
+    shown = (
+        "not finite" if one is None else f"{one:.6g}" if isinstance(one, float) else str(one)
+        for one in values[:8]
+    )
     return " ".join(shown) + (" …" if len(values) > 8 else "")
 
 

@@ -125,7 +125,10 @@ def check_models(device: Device) -> Iterator[Finding]:
     if not device.status.models:
         yield ok("models", "none is installed")
     for name, model in device.status.models.items():
-        yield from _check_model(Path(device.state_dir), name, model)
+        try:
+            yield from _check_model(Path(device.state_dir), name, model)
+        except PermissionError:
+            yield warn(f"model {name}", "this user may not read its slot", _RUN_AS_ROOT)
 
 
 def _check_model(state_dir: Path, name: str, model: ModelStatus) -> Iterator[Finding]:
@@ -138,7 +141,7 @@ def _check_model(state_dir: Path, name: str, model: ModelStatus) -> Iterator[Fin
         return
     choice = model.active.choice
     title = f"{model.active.bundle.version} serves by {choice.chosen} on {choice.provider}"
-    if fault := model.fault or _find_damage(state_dir, model.active):
+    if fault := _find_damage(state_dir, model.active) or model.fault:
         yield wrong(subject, f"{title}: {fault}", f"{_START}: the agent repairs the slot")
     elif model.failing:
         seen, remedy = failing_lines(model.failing)
@@ -156,7 +159,11 @@ def _check_model(state_dir: Path, name: str, model: ModelStatus) -> Iterator[Fin
 
 
 def _find_damage(state_dir: Path, active: ActivePointer) -> str:
-    """Read the files of the serving variant; return their fault, "" for complete files."""
+    """Read the files of the serving variant; return their fault, "" for complete files.
+
+    Raises:
+        PermissionError: This user may not read the files.
+    """
     try:
         verify_variant(slot_folder(state_dir, active.digest), active.digest, active.choice.chosen)
     except BundleError as error:

@@ -42,7 +42,7 @@ def check_trust(device: Device) -> Iterator[Finding]:
         try:
             load_public_key(Path(key))
         except EdgepackError as error:
-            yield wrong("trust", f"{key}: {error.problem}", error.remedy or "copy the key again")
+            yield wrong("trust", f"{key}: {error.problem}", "copy the signer's public key again")
             return
     if root and not Path(root).exists():
         remedy = "copy root.json there, as edgepack fleet enroll wrote it"

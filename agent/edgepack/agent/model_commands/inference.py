@@ -130,7 +130,9 @@ def _read(file: Path) -> dict[str, Tensor] | Tensor:
         raise DeviceError(
             f"the arrays cannot be read: {because}",
             found_in=str(file),
-            remedy="write the file by numpy.savez(file, x=array), or by numpy.save(file, array)",
+            remedy="name a file that exists"
+            if isinstance(error, FileNotFoundError)
+            else "write the file by numpy.savez(file, x=array), or by numpy.save(file, array)",
         ) from error
 
 

@@ -13,6 +13,7 @@ from edgepack.fleet.commands.options import asks, read_labels
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.documents.devices import PackagedDevice
 from edgepack.key_place import check_key_place, into_work_tree_option
+from edgepack.setting_options import Number
 from edgepack.text import counted
 
 MAX_TOKEN_HOURS = 720
@@ -44,7 +45,7 @@ MAX_TOKEN_HOURS = 720
 @click.option(
     "--valid",
     "valid_hours",
-    type=click.FloatRange(0, MAX_TOKEN_HOURS, min_open=True),
+    type=Number(0, MAX_TOKEN_HOURS, min_open=True),
     default=24.0,
     show_default=True,
     help="Hours in which it must come there.",

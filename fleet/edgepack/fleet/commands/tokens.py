@@ -16,6 +16,7 @@ from edgepack.fleet.commands.options import asks
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.documents.access import ROLES, Role, TokenView
 from edgepack.fleet.documents.wording import ago, stamp
+from edgepack.setting_options import Number
 
 DAY_S = 24 * 3600.0
 
@@ -43,7 +44,7 @@ def tokens(context: click.Context, data: Path, url: str, as_json: bool) -> None:
 @tokens.command()
 @click.argument("name")
 @click.option("--role", type=click.Choice(ROLES), required=True, help="What its owner may do.")
-@click.option("--days", type=click.FloatRange(0.001, 3660), help="Valid for so long.")
+@click.option("--days", type=Number(0.001, 3660), help="Valid for so long.")
 @asks
 def make(name: str, role: str, days: float | None, data: Path, url: str, as_json: bool) -> None:
     """Make a token and print the token, only this once.
