@@ -19,6 +19,7 @@ from edgepack.agent.cli.reloading import read_again
 from edgepack.agent.cli.trusting import load_device_trust, load_trust, make_fetcher
 from edgepack.agent.config import AgentConfig, BrokerConfig
 from edgepack.agent.daemon.agent import Agent
+from edgepack.agent.daemon.application_socket import ApplicationSocket
 from edgepack.agent.daemon.local_orders import LocalOrders, OrdersLink
 from edgepack.agent.daemon.metrics import DeviceMetrics
 from edgepack.agent.daemon.model_server import ModelServer
@@ -97,6 +98,7 @@ def run_daemon(
     adopt_strays()
     facts = FactsReader(config.providers)
     server = ModelServer(Path(config.state_dir), path if config.server.enabled else None)
+    applications = ApplicationSocket(Path(config.state_dir))
 
     def tidy() -> None:
         with facts.lock, server.spared() as spared:  # Their children are no strays.
@@ -137,6 +139,7 @@ def run_daemon(
         trust=trust,
         keeper=make_keeper(identity, config.device, wall=time.time),
         metrics=metrics,
+        applications=applications,
         manager=manager,
         read_again=reload,
         local_orders=orders,
@@ -147,6 +150,7 @@ def run_daemon(
     connection.start()
     metrics.start()
     server.start()
+    applications.start()
     if fetcher is not None:
         fetcher.start()
     try:
@@ -163,6 +167,7 @@ def run_daemon(
         metrics.stop()
         if fetcher is not None:
             fetcher.stop()
+        applications.stop()
         connection.stop()
         server.stop()
 

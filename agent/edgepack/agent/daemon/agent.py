@@ -15,6 +15,7 @@ from edgepack.agent.broker.report import Recent, failing_releases, make_report, 
 from edgepack.agent.broker.samples import LOOK_S, SampleUploader
 from edgepack.agent.broker.silence import SilenceWatch
 from edgepack.agent.config import AgentConfig
+from edgepack.agent.daemon.application_socket import ApplicationSocket
 from edgepack.agent.daemon.local_orders import LocalOrders
 from edgepack.agent.daemon.metrics import DeviceMetrics
 from edgepack.agent.daemon.service_manager import ServiceManager
@@ -90,6 +91,7 @@ class Agent:
         trust: Verifies the fleet's metadata and orders; None without a root.
         keeper: Renews this device's certificate; None without a certificate.
         metrics: Metrics of the device, for others than the fleet.
+        applications: The socket of applications with their own runtime.
         manager: The service manager, which gets signs of life from the loop.
         read_again: Returns the settings in effect after a reload, with the accepted signers; None
             to keep all. Without the function nothing is reloaded.
@@ -109,6 +111,7 @@ class Agent:
         trust: "DeviceTrust | None" = None,
         keeper: CertificateKeeper | None = None,
         metrics: DeviceMetrics | None = None,
+        applications: ApplicationSocket | None = None,
         manager: ServiceManager | None = None,
         read_again: Callable[[AgentConfig], tuple[AgentConfig, TrustPolicy] | None] | None = None,
         local_orders: LocalOrders | None = None,
@@ -131,6 +134,7 @@ class Agent:
             }
         )
         self._trust, self._keeper, self._metrics = trust, keeper, metrics
+        self._applications = applications
         self._manager, self._read_again = manager or ServiceManager(), read_again
         self._local_orders = local_orders
         self._inbox = inbox
@@ -513,7 +517,9 @@ class Agent:
     def _update_metrics(self) -> None:
         if self._metrics is not None:
             is_connected = self._publisher.is_connected
-            self._metrics.update(self._models, self.dropped, is_connected=is_connected)
+            others = self._applications.dropped if self._applications else {}
+            dropped = {**self.dropped, **others}
+            self._metrics.update(self._models, dropped, is_connected=is_connected)
 
     def _window_s(self, now: float) -> float:
         """Return the length of a window of telemetry: short during an update, and soon after."""
@@ -546,7 +552,10 @@ class Agent:
         if not self._publisher.is_connected:
             return
         trust, keeper = self._trust, self._keeper
-        parts = (self._publisher, self._telemetry, trust, keeper, self._metrics)
+        parts = (
+            *(self._publisher, self._telemetry, trust, keeper),
+            *(self._metrics, self._applications),
+        )
         report = make_report(
             self._models,
             (*(part.trouble for part in parts if part is not None), *self._disk.troubles),

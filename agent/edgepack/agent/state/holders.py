@@ -9,6 +9,8 @@ a process dies, only the releases that it ran or opened count as having died.
 
 The files lie in the runtime directory (tmpfs), so that heartbeats write nothing to the disk. A
 process that cannot reach the runtime directory registers in the state folder.
+
+The agent registers applications that report over the agent's socket (`telemetry.applications`).
 """
 
 import contextlib
@@ -48,6 +50,8 @@ _READS = 3
 _BUSY_AT = MAX_BYTES - 1
 """Position of a byte behind the heartbeat: whether an inference runs; without the byte, unknown."""
 _IDLE, _BUSY = b"0", b"1"
+_PROXY = ".proxy.json"
+"""End of the names of files that the agent locks in place of other processes."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -157,16 +161,18 @@ def boot_id() -> str:
 
 
 class Registration:
-    """Registration of this process for a model. A folder that cannot be written disables it.
+    """Registration of a process for a model. A folder that cannot be written disables it.
 
     Args:
         state_dir: The agent's state folder.
         model: The model's name.
+        pid: Another process, which this process watches; None registers this process.
     """
 
-    def __init__(self, state_dir: Path, model: str) -> None:
-        self._held = Held(boot=boot_id(), pid=os.getpid(), model=model)
-        self._name = f"{os.getpid()}-{secrets.token_hex(8)}.json"
+    def __init__(self, state_dir: Path, model: str, *, pid: int | None = None) -> None:
+        self._owner = os.getpid()
+        self._held = Held(boot=boot_id(), pid=pid or self._owner, model=model)
+        self._name = f"{self._held.pid}-{secrets.token_hex(8)}{_PROXY if pid else '.json'}"
         self._runtime, self._disk = holders_folders(state_dir)
         self._path: Path | None = None
         self._lock: SlotLock | None = None
@@ -191,7 +197,7 @@ class Registration:
 
     def note_running(self, *, is_running: bool) -> None:
         """Note whether an inference runs: a write of 2 us that outlives the process."""
-        if self._lock is not None and self._held.pid == os.getpid():
+        if self._lock is not None and self._owner == os.getpid():
             with contextlib.suppress(OSError):
                 self._lock.overwrite(_BUSY if is_running else _IDLE, _BUSY_AT)
 
@@ -201,6 +207,12 @@ class Registration:
         if lock is not None and self._path is not None:
             with contextlib.suppress(OSError):
                 self._path.unlink(missing_ok=True)
+            lock.release()
+
+    def note_death(self) -> None:
+        """Leave the registration to the watch: the watched process died with the model."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
             lock.release()
 
     def _register(self, folder: Path) -> None:
@@ -213,7 +225,7 @@ class Registration:
 
     def _write(self) -> None:
         self._beat_at = time.monotonic()
-        if self._lock is None or self._held.pid != os.getpid():
+        if self._lock is None or self._owner != os.getpid():
             return
         if self._path != self._runtime / self._name:
             self._register(self._runtime)  # The agent may have started after this process.
@@ -226,6 +238,19 @@ class Registration:
         content = HELD.encode(self._held)
         self._length = max(self._length, len(content))
         return content.ljust(self._length)
+
+
+def remove_stale_proxies(state_dir: Path) -> None:
+    """Remove what a killed agent registered for processes that still live. For a starting agent.
+
+    The registrations of processes that ended meanwhile stay: the watch counts the deaths.
+    """
+    for folder in holders_folders(state_dir):
+        for path in folder.glob(f"*{_PROXY}"):
+            pid = path.name.partition("-")[0]
+            with contextlib.suppress(OSError):
+                if not pid.isdecimal() or Path(f"/proc/{pid}").exists():
+                    remove(path)
 
 
 class _Read(NamedTuple):
