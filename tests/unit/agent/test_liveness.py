@@ -26,6 +26,7 @@ from edgepack.agent.state.holders import (
     holders_folders,
     open_holders,
 )
+from edgepack.agent.state.state_file import open_shared
 from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.telemetry.pace import Interval, Pace
 from edgepack.agent.telemetry.spool import open_spool
@@ -111,6 +112,22 @@ def test_killed_process_is_a_death_and_a_closed_model_is_none(tmp_path: Path, ho
         assert seen.deaths[0].held.releases == {"d"}
         assert watch.look() == seen, "a death counts once"
         assert [*tmp_path.rglob("*.json")] == []
+
+
+def test_model_closed_during_a_look_is_no_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_holders(tmp_path)
+    registration, watch = Registration(tmp_path, "tiny"), HolderWatch(tmp_path)
+    assert watch.look().held
+
+    def open_and_close(path: Path) -> int | None:
+        file = open_shared(path)
+        registration.close()
+        return file
+
+    monkeypatch.setattr("edgepack.agent.state.holders.open_shared", open_and_close)
+    assert watch.look().deaths == ()
 
 
 HOLD_SEVERAL = """

@@ -359,6 +359,8 @@ def _is_locked(path: Path) -> bool:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if not os.fstat(file).st_nlink:  # The process closed the model meanwhile.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     except BlockingIOError:
         return True
     finally:
