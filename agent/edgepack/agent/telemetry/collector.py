@@ -162,7 +162,13 @@ class LatencyCollector:
                 with contextlib.suppress(OSError):
                     remove_spooled(path)
                 continue
-            heard = set(earlier.troubles) if earlier else set()
+            # A release does not answer for what the process reported with an earlier release.
+            heard = {
+                trouble
+                for known in self.files.values()
+                if (known.pid, known.model) == (spooled.pid, spooled.model)
+                for trouble in known.troubles
+            }
             said = (
                 Trouble(model=spooled.model, because=one)
                 for one in spooled.troubles
