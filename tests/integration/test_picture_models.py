@@ -2,7 +2,11 @@
 and the device does just that.
 """
 
+import contextlib
 import json
+import signal
+import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +183,51 @@ def test_a_release_with_other_channels_and_classes_gives_the_same_answers(
         assert [label.name for label in new] == [label.name for label in old]
         assert [label.number for label in new] != [label.number for label in old]
         assert [one.score for one in new] == pytest.approx([one.score for one in old], abs=1e-5)
+
+
+def test_a_runner_of_edge_impulse_gets_the_answers_of_the_model(
+    state_dir: Path, pictures: Path, tmp_path: Path
+) -> None:
+    """Requests and answers are as `edge_impulse_linux` 1.2.2 sent and accepted them."""
+    program, place = tmp_path / "zoo.eim", tmp_path / "runner.sock"
+    words = ("eim", "zoo", "--state-dir", state_dir, "-o", program)
+    edgepack(*words, module="edgepack.agent.cli")
+    with open_model("zoo", state_dir, threads=1) as model, Image.open(pictures / "07.jpg") as image:
+        pixels = np.asarray(image.convert("RGB").resize((8, 8)))
+        expected = {one.name: one.score for one in model.classify(pixels, top=10)}
+    red, green, blue = (pixels[..., channel].astype(int).ravel() for channel in range(3))
+    features = (red * 65536 + green * 256 + blue).tolist()
+    process = subprocess.Popen([program, place])
+    with socket.socket(socket.AF_UNIX) as peer, contextlib.ExitStack() as stack:
+        stack.callback(process.wait, 60)
+        stack.callback(process.send_signal, signal.SIGINT)
+        wait_until(place.exists, "the socket")
+        wait_until(lambda: peer.connect_ex(str(place)) == 0, "the program")
+
+        def ask(request: dict[str, Any]) -> dict[str, Any]:
+            peer.send(json.dumps(request).encode())
+            answer = b""
+            while not answer.endswith(b"\0"):
+                answer += peer.recv(1024)
+            return dict(json.loads(answer[:-1]))
+
+        said = ask({"hello": 1, "id": 1})
+        assert (said["id"], said["success"]) == (1, True)
+        assert said["project"]["name"] == "zoo 1.0.0"
+        parameters = said["model_parameters"]
+        assert parameters["labels"] == list(NAMES)
+        assert parameters["model_type"] == "classification"
+        assert (parameters["image_input_width"], parameters["image_channel_count"]) == (8, 3)
+        assert parameters["input_features_count"] == 64
+
+        said = ask({"classify": features, "id": 2})
+        assert said["result"]["classification"] == pytest.approx(expected, abs=1e-6)
+        assert said["timing"]["classification_us"] > 0
+        for number, request in enumerate(
+            [{"classify": features[:-1]}, {"classify": [-1] * 64}, {"set_threshold": {"id": 1}}], 3
+        ):
+            said = ask(request | {"id": number})
+            assert (said["id"], said["success"]) == (number, False)
+            assert said["error"]
+        assert not ask({"classify": "x", "id": 6})["success"]
+        assert ask({"classify": features, "id": 7})["success"]

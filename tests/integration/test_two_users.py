@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from edgepack.agent.state.order_socket import SOCKET_FILE
+from edgepack.bundle.archive import pack
 from edgepack.bundle.keys import PrivateKey
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, make_bundle
@@ -184,3 +186,27 @@ def test_a_state_folder_that_every_user_can_write_is_refused(device: Device) -> 
     assert device.wait() == 1
     assert "error: every user can write the state folder" in device.said()
     assert f"try: chmod o-w {device.state_dir}" in device.said()
+
+
+def test_root_installs_a_bundle_that_the_agents_user_cannot_read(
+    device: Device, users: tuple[User, User], tmp_path: Path, release_keys: tuple[PrivateKey, Path]
+) -> None:
+    """Other systems store their files for root alone, and order the agent's user."""
+    (private := tmp_path / "private").mkdir(mode=0o700)
+    bundle = make_bundle(tmp_path / "one", release_keys[0])
+    pack(bundle.folder, archive := private / "one.edgepack")
+    archive.chmod(0o600)
+    agent, _ = users
+    command = [agent.python, "-m", "edgepack.agent.cli", "install", str(archive), "--soak", "0"]
+    with running(device):
+        wait_until((device.state_dir / SOCKET_FILE).exists, "the agent")
+        done = subprocess.run(
+            [*command, "--config", str(device.config)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | agent.environment,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "active    tiny 1.1.0" in done.stdout
+    assert (device.state_dir / "models/tiny/active.json").stat().st_uid == agent.uid

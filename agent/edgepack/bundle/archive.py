@@ -14,6 +14,7 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Collection, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
@@ -85,7 +86,13 @@ def pack(folder: Path, archive_path: Path) -> None:
         ) from error
 
 
-def unpack(archive_path: Path, folder: Path, *, expected: ArchiveHead | None = None) -> Manifest:
+def unpack(
+    archive_path: Path,
+    folder: Path,
+    *,
+    expected: ArchiveHead | None = None,
+    archive: BinaryIO | None = None,
+) -> Manifest:
     """Turn an archive into a folder: all files or nothing.
 
     1. The manifest is read first, then the signature; both are bounded.
@@ -99,6 +106,7 @@ def unpack(archive_path: Path, folder: Path, *, expected: ArchiveHead | None = N
         archive_path: The archive.
         folder: Where the bundle shall lie; must not exist.
         expected: The head that was verified, which the archive must still have.
+        archive: The opened archive, if this process may not open the file; it stays open.
 
     Returns:
         The manifest, which no signature vouches for unless `expected` was verified.
@@ -111,7 +119,8 @@ def unpack(archive_path: Path, folder: Path, *, expected: ArchiveHead | None = N
         raise BundleError(
             f"'{folder}' exists already", found_in=str(folder), remedy="choose another with -o"
         )
-    with open_regular(archive_path) as source:
+    opened = open_regular(archive_path) if archive is None else nullcontext(archive)
+    with opened as source:
         try:
             temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
             try:

@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from edgepack.bundle.archive import unpack
 from edgepack.bundle.chunks import digest_file, read_bounded
@@ -64,7 +65,11 @@ def digest_of_folder(folder: Path, manifest: Manifest) -> str:
 
 @contextmanager
 def open_bundle(
-    path: Path, *, within: Path | None = None, prefix: str = "edgepack-"
+    path: Path,
+    *,
+    within: Path | None = None,
+    prefix: str = "edgepack-",
+    archive: BinaryIO | None = None,
 ) -> Iterator[Path]:
     """Give the folder of a bundle in either form; an archive is unpacked for the time being.
 
@@ -74,19 +79,20 @@ def open_bundle(
         path: The bundle.
         within: Folder for the unpacked copy; None is where `TMPDIR` says.
         prefix: Begin of the copy's name.
+        archive: The opened archive, if this process may not open the file.
 
     Raises:
         BundleError: There is nothing at `path`, or the archive cannot be unpacked.
     """
-    path = locate(path)
-    if path.is_dir():
+    path = path if archive is not None else locate(path)
+    if archive is None and path.is_dir():
         check_folder(path)
         yield path
         return
     with tempfile.TemporaryDirectory(prefix=prefix, dir=within) as temporary:
         folder = Path(temporary) / (path.stem or "bundle")
         try:
-            unpack(path, folder)
+            unpack(path, folder, archive=archive)
         except BundleError as error:
             cause = error.__cause__
             if not isinstance(cause, OSError):

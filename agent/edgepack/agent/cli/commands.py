@@ -3,35 +3,34 @@
 Each command imports its parts: a help text starts in a tenth of the time of a daemon.
 """
 
-import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from edgepack.agent.cli.doctor import doctor
-from edgepack.agent.cli.models import bench, env, explain, infer
-from edgepack.agent.cli.options import DEFAULT_CONFIG, config_option, json_option, state_dir_option
-from edgepack.agent.cli.owner import become_owner, user_name
+from edgepack.agent.cli.models import bench, eim, env, explain, infer
+from edgepack.agent.cli.options import (
+    DEFAULT_CONFIG,
+    config_option,
+    json_option,
+    log_to_stderr,
+    show_status,
+    state_dir_option,
+)
+from edgepack.agent.cli.other_fleet import other_fleet
 from edgepack.agent.cli.service import service, setup
-from edgepack.agent.config import AgentConfig, read_config
-from edgepack.agent.hooks.strays import adopt_strays, end_strays
-from edgepack.agent.state.lock import UNPACKED, hold_folder, lock_when_disk_works
+from edgepack.agent.config import read_config
+from edgepack.agent.state.lock import lock_when_disk_works
 from edgepack.core_files import forbid_core_files
-from edgepack.durable import disk_remedy, is_disk_fault
+from edgepack.durable import is_disk_fault
 from edgepack.errors import DeviceError, EdgepackError
 from edgepack.json_text import json_text
 from edgepack.key_place import check_key_place, into_work_tree_option
 from edgepack.setting_options import Number
 from edgepack.text import counted
-
-if TYPE_CHECKING:
-    from edgepack.agent.cli.local_orders import LocalOrders
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -65,7 +64,7 @@ def run(config_path: Path, verbose: bool) -> None:
     from edgepack.agent.update.updater import DISK_RETRY_S
 
     manager = find_service_manager()
-    _log_to_stderr(verbose=verbose)
+    log_to_stderr(verbose=verbose)
     config = read_config(config_path)
     if config.broker is None:
         raise DeviceError(
@@ -93,7 +92,7 @@ def serve(config_path: Path, until_stdin_ends: bool) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Else it ends a server that still starts.
     from edgepack.agent.server.running import run_server
 
-    _log_to_stderr(verbose=False)
+    log_to_stderr(verbose=False)
     run_server(read_config(config_path), until_stdin_ends=until_stdin_ends)
 
 
@@ -175,20 +174,13 @@ def install(
     Example:
       edgepack-agent install ocr-1.2.0.edgepack --config agent.toml --soak 0
     """
-    from edgepack.agent.cli.trusting import check_released, load_trust
+    from edgepack.agent.cli.local_device import local_device
     from edgepack.agent.update.local_install import LocalLink, local_offer
-    from edgepack.bundle.forms import open_bundle
 
-    with (
-        _local_orders(config_path) as (config, orders),
-        open_bundle(bundle, within=Path(config.state_dir), prefix=UNPACKED) as folder,
-        hold_folder(folder),
-    ):
-        verified = load_trust(config).check_folder(folder)
+    with local_device(config_path, bundle) as device, device.verified(bundle, metadata) as verified:
         offer = local_offer(verified, soak_s=soak_s, rollback=rollback)
-        check_released(config, offer.bundle, metadata, bundle_path=bundle, saves=orders.is_alone)
-        orders.carry_out(LocalLink(verified), offer.bundle.name, offer)
-    _show_status(Path(config.state_dir), as_json=as_json)
+        device.carry_out(LocalLink(verified), offer.bundle.name, offer)
+    show_status(device.state_dir, as_json=as_json)
 
 
 @cli.command()
@@ -202,11 +194,12 @@ def rollback(name: str, config_path: Path, as_json: bool) -> None:
     Example:
       edgepack-agent rollback ocr --config agent.toml
     """
+    from edgepack.agent.cli.local_device import local_device
     from edgepack.agent.update.local_install import LocalLink, rollback_offer
 
-    with _local_orders(config_path) as (config, orders):
-        orders.carry_out(LocalLink(), name, rollback_offer(Path(config.state_dir), name))
-    _show_status(Path(config.state_dir), as_json=as_json)
+    with local_device(config_path) as device:
+        device.carry_out(LocalLink(), name, rollback_offer(device.state_dir, name))
+    show_status(device.state_dir, as_json=as_json)
 
 
 @cli.command()
@@ -220,11 +213,12 @@ def remove(name: str, config_path: Path, as_json: bool) -> None:
     Example:
       edgepack-agent remove ocr --config agent.toml
     """
+    from edgepack.agent.cli.local_device import local_device
     from edgepack.agent.update.local_install import LocalLink, removal
 
-    with _local_orders(config_path) as (config, orders):
-        orders.carry_out(LocalLink(), name, removal(Path(config.state_dir), name))
-    _show_status(Path(config.state_dir), as_json=as_json)
+    with local_device(config_path) as device:
+        device.carry_out(LocalLink(), name, removal(device.state_dir, name))
+    show_status(device.state_dir, as_json=as_json)
 
 
 @cli.command()
@@ -238,7 +232,7 @@ def status(config_path: Path, state_dir: Path | None, as_json: bool) -> None:
     Example:
       edgepack-agent status --state-dir /var/lib/edgepack --json
     """
-    _show_status(state_dir or Path(read_config(config_path).state_dir), as_json=as_json)
+    show_status(state_dir or Path(read_config(config_path).state_dir), as_json=as_json)
 
 
 @cli.command()
@@ -293,7 +287,7 @@ def providers(as_json: bool) -> None:
     click.echo(json_text(facts) if as_json else describe_facts(facts))
 
 
-for command in (bench, doctor, env, explain, infer, service, setup):
+for command in (bench, doctor, eim, env, explain, infer, other_fleet, service, setup):
     cli.add_command(command)
 
 
@@ -309,57 +303,7 @@ def main() -> None:
     except OSError as error:
         if not is_disk_fault(error):
             raise
-        click.echo(f"error: {_disk_error(error, 'a file')}", err=True)
+        from edgepack.agent.cli.local_device import disk_error
+
+        click.echo(f"error: {disk_error(error, 'a file')}", err=True)
         sys.exit(1)
-
-
-@contextmanager
-def _local_orders(config_path: Path) -> Iterator[tuple[AgentConfig, "LocalOrders"]]:
-    """Yield the settings, and the way to carry out orders with or without a running agent.
-
-    SIGTERM unwinds the running work, so that no probe and no hook stays behind.
-    """
-    _log_to_stderr(verbose=False)
-    adopt_strays()
-    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    config = read_config(config_path)
-    become_owner(Path(config.state_dir))
-    from edgepack.agent.cli.local_orders import local_orders
-
-    with local_orders(config) as orders:
-        try:
-            yield config, orders
-        except OSError as error:
-            raise _disk_error(error, "the agent's state", config.state_dir) from error
-        finally:
-            end_strays()
-
-
-def _disk_error(error: OSError, what: str, place: str = "") -> DeviceError:
-    if isinstance(error, PermissionError):
-        user = user_name(os.geteuid())
-        return DeviceError(
-            f"user {user}, the owner of the agent's state, may not read or write a file",
-            found_in=str(error.filename or place) or None,
-            remedy=f"give user {user} access, for example with a copy in /tmp",
-        )
-    return DeviceError(
-        f"{what} cannot be read or written: {error.strerror or error}",
-        found_in=str(error.filename or place) or None,
-        remedy=f"{disk_remedy(error)}; the serving release is unchanged",
-    )
-
-
-def _log_to_stderr(*, verbose: bool) -> None:
-    level = logging.DEBUG if verbose else logging.INFO
-    logging.basicConfig(
-        level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
-    )
-
-
-def _show_status(state_dir: Path, *, as_json: bool) -> None:
-    from edgepack.agent.cli.describe import describe_status
-    from edgepack.agent.update.status import read_status
-
-    found = read_status(state_dir)
-    click.echo(json_text(found) if as_json else describe_status(found))

@@ -1,5 +1,6 @@
 """Commands about a serving model."""
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -146,6 +147,48 @@ def infer(
         text = json_text(found) if as_json else printable_lines(lines)
         answer.write(text.encode() + b"\n")
     sys.stdout.flush()
+
+
+@click.command()
+@click.argument("name")
+@config_option
+@state_dir_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The program to write, NAME.eim by default.",
+)
+@click.option("--listen", type=click.Path(path_type=Path), hidden=True)
+def eim(
+    name: str,
+    config_path: Path,
+    state_dir: Path | None,
+    output: Path | None,
+    listen: Path | None,
+) -> None:
+    """Write a program for the Linux runners of Edge Impulse, which serves model NAME.
+
+    The program runs on this device, and follows the updates of the model.
+
+    \b
+    Example:
+      edgepack-agent eim defects -o defects.eim
+    """
+    from edgepack.agent.cli.other_fleet import agent_program, write_program
+    from edgepack.agent.model_commands.serving import find_serving
+
+    place = _place(config_path, state_dir).resolve()
+    if listen is not None:
+        from edgepack.agent.model_commands.eim import serve_eim
+
+        serve_eim(name, place, listen, threads=_threads(config_path))
+        return
+    find_serving(place, name)
+    command = shlex.join([*agent_program(), "eim", name, "--state-dir", str(place), "--listen"])
+    output = output or Path(f"{name}.eim")
+    write_program(output, f'#!/bin/sh\nexec {command} "$1"\n')
+    click.echo(f"wrote {output}")
 
 
 def _first(values: list[object]) -> str:

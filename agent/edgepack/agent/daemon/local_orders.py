@@ -6,11 +6,13 @@ bundle, and verifies each chunk as it verifies chunks of the broker.
 """
 
 import contextlib
+import errno
 import logging
 import os
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,8 +108,11 @@ class LocalOrders:
         while True:
             try:
                 peer, _ = self._server.accept()
-            except OSError:
-                return  # The agent stops.
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    return  # The agent stops.
+                time.sleep(1.0)
+                continue
             if peer_user(peer) not in (0, os.geteuid()):
                 peer.close()
                 continue
@@ -190,7 +195,8 @@ class _Command:
                 return True
             if isinstance(packet, LocalOrder) and self._order is None:
                 try:
-                    models.install(packet.name, packet.order)
+                    if not _has_ended(models, packet):
+                        models.install(packet.name, packet.order)
                 except EdgepackError as error:
                     self.end(error.problem, error.remedy or "")
                     return True
@@ -246,3 +252,11 @@ class _Command:
         with contextlib.suppress(queue.Empty):  # `read` may wait for room.
             while True:
                 self._packets.get_nowait()
+
+
+def _has_ended(models: Models, order: LocalOrder) -> bool:
+    """Return True if this very order has ended: the agent was killed before its command knew."""
+    if order.name not in models:
+        return False
+    updater = models[order.name]
+    return updater.is_at_rest and updater.journal.offer == order.order

@@ -98,13 +98,21 @@ def rollback_offer(state_dir: Path, name: str) -> RunModel:
             f"'{name}' has no release to go back to",
             remedy="edgepack-agent install BUNDLE, with the bundle of the release",
         )
+    return slot_offer(previous.bundle, slot_folder(state_dir, previous.digest))
+
+
+def slot_offer(bundle: BundleRef, folder: Path) -> RunModel:
+    """Return the offer to go back to a release in a slot.
+
+    Raises:
+        DeviceError: The slot cannot be read.
+    """
     try:
-        folder = slot_folder(state_dir, previous.digest)
-        return _offer(previous.bundle, folder, soak_s=0.0, rollback=True)
+        return _offer(bundle, folder, soak_s=0.0, rollback=True)
     except OSError as error:
         raise DeviceError(
-            f"the slot of {title(previous.bundle)} cannot be read: {error.strerror}",
-            found_in=str(slot_folder(state_dir, previous.digest)),
+            f"the slot of {title(bundle)} cannot be read: {error.strerror}",
+            found_in=str(folder),
             remedy="edgepack-agent install BUNDLE --rollback, with the bundle of the release",
         ) from error
 
@@ -116,6 +124,11 @@ def removal(state_dir: Path, name: str) -> RemoveModel:
         DeviceError: There is no such model.
     """
     _check_known(state_dir, name)
+    return removal_order()
+
+
+def removal_order() -> RemoveModel:
+    """Return the order to remove a model, also one that is only being installed."""
     return RemoveModel(sequence=0, issued_at=time.time())
 
 
