@@ -125,7 +125,8 @@ bench-drift: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.drift --output docs/benchmarks/drift
 
-# What a call costs in process and through the model server, beside bare ONNX Runtime: some minutes.
+# What a call costs in process, through the model server and through other servers, beside bare ONNX
+# Runtime: 5 minutes. The first time, MLServer and KServe get environments of their own.
 bench-serve: $(READY)
 	$(BIN)/python -m benchmarks.serve --output docs/benchmarks/serve
 

@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
-from benchmarks.serve.client import ALL
+from benchmarks.serve.client import ALL, PROTOCOLS
 from benchmarks.serve.kinds import LARGE, SUBJECTS, Subject
 from benchmarks.serve.page import Cell, Measured, Memory, Swaps, write_page
+from benchmarks.serve.race import PEERS, Addresses, check_kserve_client, running
 from benchmarks.serve.subjects import install
 from benchmarks.swaps.slots import lay_out
 from edgepack.agent import open_model
@@ -23,19 +25,23 @@ from edgepack.decoding import decode_json
 from edgepack.errors import EdgepackError
 from tests.simulators.model_server import ModelServer
 from tests.simulators.pointers import write_pointer
+from tests.simulators.ports import free_port
 
-WAYS = ("bare", "process", "bound", "door")
-LARGE_WAYS = ("bare", "copy", "process", "door", "region", "region, copied")
+WAYS = ("bare", "process", "bound", "door", "grpc")
+LARGE_WAYS = ("bare", "copy", "process", "door", "sealed", "region", "region, copied", "grpc")
+RACED = (SUBJECTS[1], SUBJECTS[2])
 SWAP_CLIENTS = 8
 
 
 class Client:
     """A process of `benchmarks.serve.client`."""
 
-    def __init__(self, way: str, name: str, folder: Path, seconds: float) -> None:
+    def __init__(
+        self, way: str, name: str, folder: Path, seconds: float, address: str = ""
+    ) -> None:
         command = [sys.executable, "-m", "benchmarks.serve.client", way, name, str(folder)]
         self._process = subprocess.Popen(
-            [*command, "--seconds", str(seconds)],
+            [*command, "--seconds", str(seconds), "--address", address],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -65,30 +71,32 @@ class Client:
 
 @contextmanager
 def clients(
-    way: str, subject: Subject, folder: Path, count: int, seconds: float
+    way: str, subject: Subject, folder: Path, count: int, seconds: float, address: str
 ) -> Iterator[list[Client]]:
-    """Start clients that are ready to call."""
-    started = [Client(way, subject.name, folder, seconds) for _ in range(count)]
-    for client in started:
-        client.read()
+    """Start clients that are ready to call; none if the server does not answer in this way."""
+    started = [Client(way, subject.name, folder, seconds, address) for _ in range(count)]
+    if not all(client.read() for client in started):
+        yield []
+        return
     yield started
     for client in started:
         client.end()
 
 
 @contextmanager
-def serving(subjects: Sequence[Subject]) -> Iterator[tuple[Path, ModelServer]]:
+def serving(subjects: Sequence[Subject]) -> Iterator[tuple[Path, ModelServer, Addresses]]:
     """Install models, and run a server of them."""
     with tempfile.TemporaryDirectory(prefix="edgepack-bench-") as name:
         folder = Path(name)
-        server = ModelServer(folder)
+        ports = free_port(), free_port()
+        server = ModelServer(folder, f'listen = "{ports[0]}"', f'grpc = "{ports[1]}"')
         for subject in subjects:
             install(subject, folder)
         with server.config.open("a") as settings:
             settings.write("[providers]\nthreads = 1\n")
         server.start()
         try:
-            yield folder, server
+            yield folder, server, Addresses.of(*ports)
         finally:
             server.stop()
 
@@ -106,15 +114,23 @@ def pss_mb(pid: int) -> float:
 
 
 def measure_calls(
-    way: str, subject: Subject, folder: Path, count: int, server: ModelServer, seconds: float
-) -> Cell:
-    """Measure calls of several clients at once."""
-    with clients(way, subject, folder, count, seconds) as started:
-        before = cpu_s(server.pid)
+    way: str,
+    subject: Subject,
+    folder: Path,
+    count: int,
+    seconds: float,
+    pid: int,
+    addresses: Addresses,
+) -> Cell | None:
+    """Measure calls of several clients at once; None if the server does not answer in this way."""
+    with clients(way, subject, folder, count, seconds, addresses.of_form(way)) as started:
+        if not started:
+            return None
+        before = cpu_s(pid)
         for client in started:
             client.say()
         found = [decode_json(client.read()) for client in started]
-        server_s = cpu_s(server.pid) - before
+        server_s = cpu_s(pid) - before
     taken = np.concatenate([one["taken_ms"] for one in found])
     calls = len(taken)
     cpu = sum(one["cpu_s"] for one in found) + server_s
@@ -178,7 +194,7 @@ def measure_swaps(folder: Path, swaps: int) -> Swaps:
 
 def measure_memory(folder: Path, server: ModelServer) -> Memory:
     """Measure the memory of four processes with three models, in process and by the server."""
-    own = []
+    own: list[float] = []
     for way, count in (("process", 1), ("process", 4), ("door", 4)):
         started = [Client(way, ALL, folder, 0.5) for _ in range(count)]
         for client in started:
@@ -199,17 +215,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--swaps", type=int, default=1000)
     given = parser.parse_args(arguments)
     cells = []
-    with serving((*SUBJECTS, LARGE)) as (folder, server):
+    race: list[Cell] = []
+    versions: dict[str, str] = {}
+    with serving((*SUBJECTS, LARGE)) as (folder, server, addresses):
+
+        def measure(way: str, subject: Subject, count: int, pid: int, to: Addresses) -> Cell | None:
+            cell = measure_calls(way, subject, folder, count, given.seconds, pid, to)
+            print(cell, file=sys.stderr, flush=True)
+            return cell
+
         for count in (1, 4):
             for subject in (*SUBJECTS, LARGE):
                 for way in LARGE_WAYS if subject is LARGE else WAYS:
-                    cell = measure_calls(way, subject, folder, count, server, given.seconds)
-                    cells.append(cell)
-                    print(cell, file=sys.stderr, flush=True)
+                    if cell := measure(way, subject, count, server.pid, addresses):
+                        cells.append(cell)
+        for peer in PEERS:
+            with running(peer, folder, server.pid, addresses) as (pid, to, versions[peer]):
+                for subject in RACED:
+                    for form in PROTOCOLS:
+                        if cell := measure(form, subject, 1, pid, to):
+                            race.append(replace(cell, way=f"{peer}, {form}"))
+        kserve_client = check_kserve_client(addresses, RACED[0])
         swaps = measure_swaps(folder, given.swaps)
-    with serving(SUBJECTS[1:]) as (folder, server):
+    with serving(SUBJECTS[1:]) as (folder, server, _):
         memory = measure_memory(folder, server)
-    measured = Measured(cells=tuple(cells), swaps=swaps, memory=memory)
+    measured = Measured(
+        cells=tuple(cells),
+        race=tuple(race),
+        versions=versions,
+        kserve_client=kserve_client,
+        swaps=swaps,
+        memory=memory,
+    )
     print(write_page(measured, given.output))
     return 0
 

@@ -26,12 +26,14 @@ from edgepack.agent.inference_protocol.messages import (
 from edgepack.agent.serving.server_client import ServerClient
 
 WARM = 200
+PROTOCOLS = ("json", "binary", "grpc")
+"""Forms of the protocol, in which Triton's client calls the server at `--address`."""
 ALL = "all"
 """Three models in one process."""
 BY_NAME = {subject.name: subject for subject in (*SUBJECTS, LARGE)}
 
 
-def make_call(way: str, subject: Subject, folder: Path) -> Callable[[], object]:
+def make_call(way: str, subject: Subject, folder: Path, address: str) -> Callable[[], object]:
     """Return a function that runs an inference in one of the ways."""
     x = np.random.default_rng(0).standard_normal(subject.shape).astype(np.float32)
     state_dir = folder / "state"
@@ -50,7 +52,38 @@ def make_call(way: str, subject: Subject, folder: Path) -> Callable[[], object]:
     if way == "door":
         served = open_model(subject.name, state_dir, via="server")
         return lambda: served.run({"x": x})
+    if way == "sealed":
+        return open_model(subject.name, state_dir, via="server").bind().run
+    if way in PROTOCOLS:
+        return _make_protocol_call(way, x, subject, address)
     return _make_region_call(way, x, subject, state_dir)
+
+
+def _make_protocol_call(
+    form: str, x: np.ndarray, subject: Subject, address: str
+) -> Callable[[], object]:
+    """Return a call by Triton's client, to any server of the protocol."""
+    if form == "grpc":
+        import tritonclient.grpc as triton
+
+        tensor = triton.InferInput("x", list(x.shape), "FP32")
+        tensor.set_data_from_numpy(x)
+        wanted = triton.InferRequestedOutput("y")
+    else:
+        import tritonclient.http as triton
+
+        is_binary = form == "binary"
+        tensor = triton.InferInput("x", list(x.shape), "FP32")
+        tensor.set_data_from_numpy(x, binary_data=is_binary)
+        wanted = triton.InferRequestedOutput("y", binary_data=is_binary)
+    client = triton.InferenceServerClient(address)
+
+    def call() -> object:
+        found = client.infer(subject.name, [tensor], outputs=[wanted]).as_numpy("y")
+        assert found.shape == (1, 4)
+        return found
+
+    return call
 
 
 def _make_region_call(
@@ -95,10 +128,11 @@ def main() -> None:
     parser.add_argument("way")
     parser.add_argument("subject", choices=[*BY_NAME, ALL])
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--address", default="")
     parser.add_argument("--seconds", type=float, default=2.0)
     given = parser.parse_args()
     subjects = SUBJECTS[1:] if given.subject == ALL else (BY_NAME[given.subject],)
-    calls = [make_call(given.way, subject, given.folder) for subject in subjects]
+    calls = [make_call(given.way, subject, given.folder, given.address) for subject in subjects]
 
     def call() -> None:
         for one in calls:

@@ -1,6 +1,7 @@
 """Numbers of the benchmark, as a page and as JSON."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,9 +16,9 @@ PAGE = """\
 
 What a call of a model costs: in bare ONNX Runtime, in process (`open_model`), by a bound call
 (`model.bind`), and through the [model server](../../how-to/endpoint.md) (*door*, by
-`open_model(name, via="server")`). Made by `make bench-serve` in one run on {machine}; [the
-numbers](serve.json) as JSON. Models run with one thread. Clients are processes that call back to
-back. Compare the numbers within a table only: the machine is shared.
+`open_model(name, via="server")`; *grpc*, by Triton's client). Made by `make bench-serve` in one run
+on {machine}; [the numbers](serve.json) as JSON. Models run with one thread. Clients are processes
+that call back to back. Compare the numbers within a table only: the machine is shared.
 
 ## One client
 
@@ -29,10 +30,21 @@ back. Compare the numbers within a table only: the machine is shared.
 
 ## An input of 10 MB
 
-The model reads four values. *Copy* copies the input once, in memory. *Region* leaves the input in
-shared memory; *copied* writes the input there before each call.
+The model reads four values. *Copy* copies the input once, in memory. *Sealed* is `bind` of a model
+in the server, whose input is written in place. *Region* leaves the input in named shared memory;
+*copied* writes the input there before each call.
 
 {large}
+
+## Next to other servers
+
+The same models and the same client (Triton's, by loopback) in the same run: {versions}. Models run
+in bare ONNX Runtime there. *json* and *binary* are forms of REST; a missing row is a form that the
+server does not accept from this client. OpenVINO Model Server has no package on PyPI or in Debian,
+so it was not raced. KServe's own clients (REST in both forms, gRPC) with edgepack's server:
+{kserve_client}.
+
+{raced}
 
 ## Swaps
 
@@ -96,9 +108,19 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """All numbers."""
+    """All numbers.
+
+    Attributes:
+        cells: Calls of our own server and in process.
+        race, versions: Calls of other servers next to ours, and versions by server.
+        kserve_client: "conforms", or why KServe's own client does not work with our server.
+        swaps, memory: See their classes.
+    """
 
     cells: tuple[Cell, ...]
+    race: tuple[Cell, ...]
+    versions: dict[str, str]
+    kserve_client: str
     swaps: Swaps
     memory: Memory
 
@@ -112,6 +134,9 @@ def write_page(measured: Measured, folder: Path | None) -> str:
         one=_table([cell for cell in small if cell.clients == 1]),
         four=_table([cell for cell in small if cell.clients > 1]),
         large=_table(large, clients=True),
+        raced=_table([*measured.race], bare=[cell for cell in small if cell.clients == 1]),
+        kserve_client=measured.kserve_client,
+        versions="; ".join(filter(None, measured.versions.values())),
         **msgspec.structs.asdict(measured.swaps),
         **msgspec.structs.asdict(measured.memory),
     )
@@ -123,13 +148,13 @@ def write_page(measured: Measured, folder: Path | None) -> str:
     return page
 
 
-def _table(cells: list[Cell], *, clients: bool = False) -> str:
-    bare = {(cell.model, cell.clients): cell for cell in cells if cell.way == "bare"}
+def _table(cells: list[Cell], *, clients: bool = False, bare: Sequence[Cell] = ()) -> str:
+    own = {(cell.model, cell.clients): cell for cell in (*bare, *cells) if cell.way == "bare"}
     first = ["clients"] if clients else ["model"]
     names = [*first, "way", "median, ms", "more than bare, ms", "p99, ms", "processor, ms"]
     rows = [names, ["---", "---", *["---:"] * 4]]
     for cell in cells:
-        more = cell.median_ms - bare[cell.model, cell.clients].median_ms
+        more = cell.median_ms - own[cell.model, cell.clients].median_ms
         rows.append(
             [
                 str(cell.clients) if clients else cell.model.removeprefix("ms-") + " ms",
