@@ -126,7 +126,7 @@ bench-drift: $(READY)
 	$(BIN)/python -m benchmarks.drift --output docs/benchmarks/drift
 
 # What a call costs in process, through the model server and through other servers, beside bare ONNX
-# Runtime: 5 minutes. The first time, MLServer and KServe get environments of their own.
+# Runtime: some minutes. The first time, MLServer and KServe get environments of their own.
 bench-serve: $(READY)
 	$(BIN)/python -m benchmarks.serve --output docs/benchmarks/serve
 

@@ -84,19 +84,21 @@ def clients(
 
 
 @contextmanager
-def serving(subjects: Sequence[Subject]) -> Iterator[tuple[Path, ModelServer, Addresses]]:
-    """Install models, and run a server of them."""
+def serving(
+    subjects: Sequence[Subject], ports: tuple[int, ...] = ()
+) -> Iterator[tuple[Path, ModelServer]]:
+    """Install models, and run a server of them; also on ports for HTTP and gRPC, if given."""
     with tempfile.TemporaryDirectory(prefix="edgepack-bench-") as name:
         folder = Path(name)
-        ports = free_port(), free_port()
-        server = ModelServer(folder, f'listen = "{ports[0]}"', f'grpc = "{ports[1]}"')
+        keys = zip(("listen", "grpc"), ports, strict=False)
+        server = ModelServer(folder, *(f'{key} = "{port}"' for key, port in keys))
         for subject in subjects:
             install(subject, folder)
         with server.config.open("a") as settings:
             settings.write("[providers]\nthreads = 1\n")
         server.start()
         try:
-            yield folder, server, Addresses.of(*ports)
+            yield folder, server
         finally:
             server.stop()
 
@@ -217,7 +219,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cells = []
     race: list[Cell] = []
     versions: dict[str, str] = {}
-    with serving((*SUBJECTS, LARGE)) as (folder, server, addresses):
+    ports = free_port(), free_port()
+    addresses = Addresses.of(*ports)
+    with serving((*SUBJECTS, LARGE), ports) as (folder, server):
 
         def measure(way: str, subject: Subject, count: int, pid: int, to: Addresses) -> Cell | None:
             cell = measure_calls(way, subject, folder, count, given.seconds, pid, to)
@@ -237,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                             race.append(replace(cell, way=f"{peer}, {form}"))
         kserve_client = check_kserve_client(addresses, RACED[0])
         swaps = measure_swaps(folder, given.swaps)
-    with serving(SUBJECTS[1:]) as (folder, server, _):
+    with serving(SUBJECTS[1:]) as (folder, server):
         memory = measure_memory(folder, server)
     measured = Measured(
         cells=tuple(cells),
