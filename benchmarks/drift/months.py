@@ -17,8 +17,7 @@ from edgepack.agent.telemetry.drift_windows import (
 from edgepack.bundle.drift import add_sketch, draw_features, sketch_outputs
 from edgepack.bundle.features import CONFIDENCE, FeatureSum
 from edgepack.bundle.metadata import Feature
-from edgepack.packager.pipeline.reference import MOST_SAMPLES
-from edgepack.packager.pipeline.spoilt import SPOILT_SAMPLES, loss_by_confidence
+from edgepack.packager.pipeline.reference import MOST_SAMPLES, SPOILT_SAMPLES, loss_by_confidence
 from edgepack.tasks.sketch import Sketch, sketch_input, thin_input
 
 LIGHTS = (1.0, 0.9, 0.8, 0.7, 0.6)

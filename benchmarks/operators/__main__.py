@@ -24,8 +24,7 @@ from edgepack.packager.profiles.pass_settings import WIDE_TYPES
 from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.contract import CandidateSpec
-from edgepack.packager.quantization.method import QuantizationMethod
+from edgepack.packager.quantization.contract import CandidateSpec, QuantizationMethod
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from edgepack.packager.runtime.evaluator import find_venue, open_plain, profile_settings
 from edgepack.packager.runtime.provider_process import ProviderProcess

@@ -8,7 +8,7 @@ import pytest
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
 from edgepack.packager import build
-from edgepack.packager.pipeline.both_forms import with_float_forms
+from edgepack.packager.pipeline.check_request import with_float_forms
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.search.combinations import combine
 from tests.unit.packager_maps.colours import draw_pictures, draw_segmenter

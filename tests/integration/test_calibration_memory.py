@@ -23,7 +23,7 @@ from edgepack.packager.config.inputs import ImageInput, WantedInputs
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.contract import CandidateSpec
-from edgepack.packager.quantization.method import QuantizationMethod
+from edgepack.packager.quantization.contract import QuantizationMethod
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from edgepack.packager.samples.files import open_samples
 from edgepack.packager.source.model import load_source

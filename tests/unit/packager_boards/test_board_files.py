@@ -6,7 +6,7 @@ import onnx
 from onnx import helper
 
 from edgepack.packager.boards.address import parse_address
-from edgepack.packager.boards.board_files import BoardFiles
+from edgepack.packager.boards.board_process import BoardFiles
 from edgepack.packager.boards.link import Link
 from tests.unit.packager_io.models import save_with_external_data, small_cnn
 

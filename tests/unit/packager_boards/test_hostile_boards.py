@@ -17,8 +17,7 @@ from edgepack.packager.boards.address import parse_address
 from edgepack.packager.boards.board_process import BoardProcess
 from edgepack.packager.boards.keeper import HELLO
 from edgepack.packager.boards.link import Link
-from edgepack.packager.boards.ssh_stream import LinkLostError
-from edgepack.packager.boards.ssh_words import explain_ssh
+from edgepack.packager.boards.ssh_stream import LinkLostError, explain_ssh
 from edgepack.packager.pipeline.provider_validation import check_alike
 from edgepack.packager.runtime.board import Board, BoardError
 from edgepack.packager.runtime.race_child import RaceRequest

@@ -13,10 +13,10 @@ from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.progress import silent
 from edgepack.packager.runtime.model_run import Run, run_of
-from edgepack.packager.samples import later_steps
+from edgepack.packager.samples import token_steps
 from edgepack.packager.samples.decoders import follow_tokens
 from edgepack.packager.samples.files import OpenedSamples, open_samples
-from edgepack.packager.samples.later_steps import take_later_steps
+from edgepack.packager.samples.token_steps import take_later_steps
 from edgepack.packager.search.context import describe_context
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.source.model import SourceModel, load_source
@@ -260,5 +260,5 @@ def test_what_was_measured_with_other_steps_is_not_recalled(
 
     first = context("first")
     assert context("again") == first
-    monkeypatch.setattr(later_steps, "_STEPS", 2)
+    monkeypatch.setattr(token_steps, "_STEPS", 2)
     assert context("fewer") != first

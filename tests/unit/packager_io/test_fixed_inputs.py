@@ -15,8 +15,8 @@ from edgepack.packager.config.inputs import RawInput, WantedInputs, check_declar
 from edgepack.packager.graph.edits import name_nodes
 from edgepack.packager.progress import silent
 from edgepack.packager.runtime.model_run import ModelRunner
-from edgepack.packager.samples.carried_states import follow_states
 from edgepack.packager.samples.files import OpenedSamples, open_samples
+from edgepack.packager.samples.recurrence import follow_states
 from edgepack.packager.source.fixed_inputs import Numbers, parse_value
 from edgepack.packager.source.model import SourceModel, load_source
 

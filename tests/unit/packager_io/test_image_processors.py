@@ -13,7 +13,7 @@ import pytest
 from edgepack.errors import BuildError
 from edgepack.packager.config.image_processors import FILE, read_image_processor
 from edgepack.packager.config.inputs import ImageInput
-from edgepack.packager.pipeline.folder_facts import add_folder_facts
+from edgepack.packager.pipeline.open_model import add_folder_facts
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.progress import silent
 from edgepack.packager.source.huggingface.folder import open_source

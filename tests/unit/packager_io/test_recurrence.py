@@ -10,9 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import InputDeclaration, RawInput, TokenInput
 from edgepack.packager.gates.chains import STEPS, describe_chains, run_samples
-from edgepack.packager.samples.carried_states import follow_states
 from edgepack.packager.samples.files import OpenedSamples
-from edgepack.packager.samples.recurrence import find_states
+from edgepack.packager.samples.recurrence import find_states, follow_states
 from edgepack.packager.source.model import load_source
 from edgepack.packager.tensors.sequence import Feeds, Samples, State
 from edgepack.packager.tensors.spec import TensorSpec

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from edgepack.errors import BuildError
-from edgepack.packager.bundling.shipped_hooks import check_shipped_hooks
+from edgepack.packager.bundling.shipped_firmware import check_shipped_hooks
 
 
 def _refusal(folder: Path) -> BuildError:

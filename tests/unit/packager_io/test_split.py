@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from edgepack.errors import BuildError
-from edgepack.packager.samples.captured import add_captured
 from edgepack.packager.samples.files import OpenedSamples
-from edgepack.packager.samples.split import describe, split_samples
+from edgepack.packager.samples.split import add_captured, describe, split_samples
 from edgepack.packager.tensors.sequence import Samples, SampleSplit, State
 
 

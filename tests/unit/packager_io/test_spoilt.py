@@ -6,7 +6,7 @@ import pytest
 from edgepack.bundle.drift import confidence_shifts, draw_features
 from edgepack.bundle.features import CONFIDENCE, shifted
 from edgepack.errors import BuildError
-from edgepack.packager.pipeline.spoilt import SPOILT_SAMPLES, loss_by_confidence, spoil
+from edgepack.packager.pipeline.reference import SPOILT_SAMPLES, loss_by_confidence, spoil
 from edgepack.packager.tensors.sequence import Feeds
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.description import TaskOutputs

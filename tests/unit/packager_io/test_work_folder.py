@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgepack.errors import BuildError
-from edgepack.packager.bundling.publishing import disk_error, publish, work_folder
+from edgepack.packager.bundling.output import disk_error, publish, work_folder
 
 
 def test_the_folder_lies_beside_the_output_and_is_gone_at_the_end(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from edgepack.packager.quantization.weight_only.blocks import (
     BlockGrid,
     BlockWeight,
     make_grid,
+    refine_grid,
     round_to_nearest,
 )
 from edgepack.packager.quantization.weight_only.candidate_maker import WeightOnlyCandidateMaker
-from edgepack.packager.quantization.weight_only.hqq import refine_grid
 from edgepack.packager.quantization.weight_only.moments import measure_moments, parts_that_fit
 from edgepack.packager.runtime.model_run import ModelRunner
 from edgepack.packager.tensors.sequence import Samples

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from edgepack.packager.quantization.contract import CandidateSpec
-from edgepack.packager.quantization.method import QuantizationMethod
+from edgepack.packager.quantization.contract import CandidateSpec, QuantizationMethod
 
 
 def spec(

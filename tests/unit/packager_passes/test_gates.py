@@ -17,7 +17,7 @@ from edgepack.packager.gates.checks import (
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import Preference, Profile
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
-from edgepack.packager.search.description import describe_search
+from edgepack.packager.search.candidates import describe_search
 from edgepack.tasks.arrays import Outputs
 from tests.unit.packager_search.toys import ToyMaker, search_toy
 

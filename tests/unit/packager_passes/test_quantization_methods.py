@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.method import QuantizationMethod
+from edgepack.packager.quantization.contract import QuantizationMethod
 from edgepack.packager.quantization.static.bias_correction import correct_biases
 from edgepack.packager.quantization.static.candidate_maker import (
     StaticCandidateMaker,

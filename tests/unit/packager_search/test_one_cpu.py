@@ -5,7 +5,7 @@ import platform
 
 import pytest
 
-from edgepack.packager.runtime.one_cpu import keep_to_one_cpu
+from edgepack.packager.runtime.trial import keep_to_one_cpu
 
 
 @pytest.mark.parametrize(

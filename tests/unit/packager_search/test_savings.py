@@ -27,8 +27,7 @@ from edgepack.packager.runtime.evaluator import Evaluator, Venue
 from edgepack.packager.runtime.model_run import ModelRunner
 from edgepack.packager.search.candidate_measurer import CandidateMeasurer
 from edgepack.packager.search.candidates import SearchResult
-from edgepack.packager.search.conditions import SearchConditions
-from edgepack.packager.search.journal import Journal
+from edgepack.packager.search.journal import Journal, SearchConditions
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.search import search
 from edgepack.packager.search.time_limit import TimeLimit

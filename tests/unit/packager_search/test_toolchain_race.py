@@ -11,7 +11,7 @@ from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.errors import BuildError
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
-from edgepack.packager.runtime.toolchain_race import race_elsewhere
+from edgepack.packager.search.race import race_elsewhere
 from tests.unit.packager_passes.models import samples_for, spread_model
 
 HERE = PinnedToolchain(python=sys.executable, facts=read_device_facts())

@@ -18,16 +18,15 @@ from edgepack.packager.quantization.contract import (
     HighPrecision,
     Measured,
     NodeSensitivity,
+    QuantizationMethod,
 )
-from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.savings import with_workloads
 from edgepack.packager.runtime.evaluator import Evaluator, Venue, open_plain
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search.candidate_measurer import CandidateMeasurer
 from edgepack.packager.search.candidate_trials import CandidateTrials
 from edgepack.packager.search.candidates import SearchResult
-from edgepack.packager.search.conditions import SearchConditions
-from edgepack.packager.search.journal import Journal
+from edgepack.packager.search.journal import Journal, SearchConditions
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.search import search
 from edgepack.packager.search.search_target import SearchTarget

@@ -28,7 +28,7 @@ from edgepack.bundle.manifest import (
 )
 from edgepack.bundle.metadata import ChunkIndex, FileEntry, GoldenTolerance
 from edgepack.errors import BundleError
-from edgepack.packager.samples.golden_pictures import choose_pictures
+from edgepack.packager.samples.golden_selection import choose_pictures
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.pictures.prepare import prepare_picture
 from edgepack.tasks.description import ModelDescription

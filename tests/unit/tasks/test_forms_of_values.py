@@ -16,7 +16,7 @@ from edgepack.packager.config.outputs import (
 )
 from edgepack.packager.source.model import load_source
 from edgepack.packager.tasks.reconstruction import with_residuals
-from edgepack.packager.tasks.shares import find_shares
+from edgepack.packager.tasks.scores import find_shares
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.tasks.arrays import Bools, Floats, Outputs, Tensor
 from edgepack.tasks.contract import Agreement

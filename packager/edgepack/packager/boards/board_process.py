@@ -4,16 +4,21 @@
 2. The agent's probe, trials and races run on the board (`trial`), as in a process of this host.
 3. Answers are hostile bytes: decoded into the answer's type, and rejected unless the values can be.
 4. After a lost connection the build connects again for `RETRY_S`, and repeats the request.
+
+Files are sent once, by content, and the oldest are removed (`BoardFiles`).
 """
 
+import hashlib
 import io
 import itertools
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import onnx
 from msgspec.structs import replace
 
 from edgepack.agent.runtime.child import Ending
@@ -21,9 +26,9 @@ from edgepack.agent.runtime.probe import ProbeRequest
 from edgepack.bundle.manifest import MANIFEST_FILE, Placement, is_golden
 from edgepack.bundle.plain_arrays import read_arrays
 from edgepack.decoding import decode_json
-from edgepack.packager.boards.board_files import BoardFiles
 from edgepack.packager.boards.link import Link
 from edgepack.packager.boards.ssh_stream import LinkLostError
+from edgepack.packager.graph.stored_tensors import external_files
 from edgepack.packager.runtime.board import BoardError, BoardLostError
 from edgepack.packager.runtime.provider_process import MODULE, Waiting, in_silence
 from edgepack.packager.runtime.race_child import RaceAnswer, RaceRequest
@@ -43,6 +48,10 @@ _FACTS_TIMEOUT_S = 120.0
 _MOST_OUTPUT_BYTES = 1 << 30
 
 _T = TypeVar("_T")
+
+
+_MOST_FOLDERS = 6
+"""The float model, its best candidates and the bundle: a race changes one of two."""
 
 
 class BoardProcess:
@@ -260,3 +269,50 @@ def _is_race(answer: RaceAnswer, request: RaceRequest) -> bool:
         and bool(rows[0])
         and all(math.isfinite(time_s) and time_s >= 0.0 for row in rows for time_s in row)
     )
+
+
+class BoardFiles:
+    """Folders on a board, named by the content of their files.
+
+    Args:
+        link: The connection; a new connection has an empty folder.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._sent: dict[str, None] = {}
+        self._digests: dict[tuple[str, int, int], str] = {}
+
+    def forget(self) -> None:
+        """Forget what was sent: the folder on the board is another."""
+        self._sent.clear()
+
+    def send_model(self, path: Path) -> str:
+        """Send a model with its external data, and return its path on the board."""
+        model = onnx.load(path, load_external_data=False)
+        root = path.parent.resolve()
+        files = {file.relative_to(root).as_posix(): file for file in external_files(path, model)}
+        return f"{self.send_folder({**files, path.name: path})}/{path.name}"
+
+    def send_folder(self, files: Mapping[str, Path]) -> str:
+        """Send files by their relative paths, and return the path of their folder on the board."""
+        names = "".join(f"{name}\0{self._digest(files[name])}\0" for name in sorted(files))
+        folder = f"files/{hashlib.sha256(names.encode()).hexdigest()[:32]}"
+        if folder not in self._sent:
+            while len(self._sent) >= _MOST_FOLDERS:
+                oldest = next(iter(self._sent))
+                del self._sent[oldest]
+                self._link.remove(oldest)
+            for name, file in files.items():
+                self._link.put(f"{folder}/{name}", file)
+        self._sent.pop(folder, None)
+        self._sent[folder] = None
+        return f"{self._link.folder}/{folder}"
+
+    def _digest(self, path: Path) -> str:
+        status = path.stat()
+        key = (str(path), status.st_mtime_ns, status.st_size)
+        if key not in self._digests:
+            with path.open("rb") as file:
+                self._digests[key] = hashlib.file_digest(file, "sha256").hexdigest()
+        return self._digests[key]

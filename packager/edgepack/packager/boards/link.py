@@ -15,7 +15,6 @@ import msgspec
 from edgepack.decoding import decode_json
 from edgepack.packager.boards import keeper
 from edgepack.packager.boards.address import BoardAddress
-from edgepack.packager.boards.sources import pack_sources
 from edgepack.packager.boards.ssh_stream import (
     END_S,
     PIECE_BYTES,
@@ -23,7 +22,7 @@ from edgepack.packager.boards.ssh_stream import (
     OverlongLineError,
     SshStream,
 )
-from edgepack.packager.boards.wheels import choose_wheels
+from edgepack.packager.boards.wheels import choose_wheels, pack_sources
 from edgepack.packager.runtime.board import BoardError
 
 NEEDED = ("msgspec", "numpy", "onnxruntime")

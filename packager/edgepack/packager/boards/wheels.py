@@ -1,14 +1,29 @@
-"""Choice of the wheels that fit a board, by the tags in their names."""
+"""Packages for a board: wheels that fit by the tags in their names, and an archive of edgepack's
+own modules (the agent's, and the packager's children).
+"""
 
+import io
 import re
+import tarfile
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
+import edgepack
 from edgepack.errors import BuildError
 
 _NAME = re.compile(
     r"(?P<name>[^-]+)-(?P<version>[^-]+)(?:-\d[^-]*)?-(?P<python>[^-]+)-(?P<abi>[^-]+)"
     r"-(?P<platform>[^-]+)\.whl"
 )
+
+
+_OF_HOSTS = ("cli", "firmware_hooks", "fleet", "profiles")
+
+_OF_PACKAGER = ("__init__.py", "memory.py", "progress.py", "runtime", "tensors")
+
+_SUFFIXES = (".py", ".toml")
 
 
 def choose_wheels(
@@ -61,3 +76,31 @@ def _fits(match: "re.Match[str]", python: tuple[int, int], machine: str, libc: s
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", version)))
+
+
+@cache
+def pack_sources() -> bytes:
+    """Return a compressed tar archive of modules, below `edgepack/`, with the package's version."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz", compresslevel=1) as archive:
+        for name, path in _modules():
+            archive.add(path, f"edgepack/{name}", recursive=False)
+        ours = version("edgepack")
+        metadata = f"Metadata-Version: 2.1\nName: edgepack\nVersion: {ours}\n".encode()
+        entry = tarfile.TarInfo(f"edgepack-{ours}.dist-info/METADATA")
+        entry.size = len(metadata)
+        archive.addfile(entry, io.BytesIO(metadata))
+    return content.getvalue()
+
+
+def _modules() -> Iterator[tuple[str, Path]]:
+    """Yield the files of modules, by their path below `edgepack`."""
+    for root in map(Path, edgepack.__path__):
+        for path in sorted(root.rglob("*")):
+            name = path.relative_to(root)
+            top = name.parts[0].removesuffix(".py")
+            is_needed = top not in _OF_HOSTS and (
+                top != "packager" or (len(name.parts) > 1 and name.parts[1] in _OF_PACKAGER)
+            )
+            if is_needed and path.suffix in _SUFFIXES and path.is_file():
+                yield name.as_posix(), path

@@ -1,4 +1,6 @@
-"""Firmware artefacts that go into a bundle: `INSTALLER[/BOARD]:VERSION=FILE`."""
+"""Firmware artefacts (`INSTALLER[/BOARD]:VERSION=FILE`) and firmware hooks that go into a bundle,
+checked before work begins.
+"""
 
 import re
 import shutil
@@ -7,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from edgepack.agent.hooks.files import find_hooks
+from edgepack.agent.hooks.runner import STAGES, WHENS, check_hook_folder
 from edgepack.bundle.chunks import entry
 from edgepack.bundle.manifest import FIRMWARE_FOLDER, FileEntry, Firmware
 from edgepack.decoding import convert_value
@@ -15,6 +19,9 @@ from edgepack.errors import BuildError
 _FORM = re.compile(
     r"(?P<installer>[^/:]+)(/(?P<compatible>[^:]+))?:(?P<version>[^=]+)=(?P<path>.+)"
 )
+
+
+_SHOWN = 3
 
 
 class ShippedFirmware(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,3 +91,29 @@ def copy_firmware(folder: Path, shipped: Sequence[ShippedFirmware]) -> tuple[Fil
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(one.file, target)
     return tuple(entry(folder, one.firmware.file) for one in shipped)
+
+
+def check_shipped_hooks(folder: Path) -> None:
+    """Reject a folder without hooks: the whole folder would be shipped, and nothing would run.
+
+    Args:
+        folder: Value of `--hooks`.
+
+    Raises:
+        BuildError: The path is not a folder, or holds no hook.
+        DeviceError: The folder holds a stage that does not exist, or a hook that cannot run.
+    """
+    if not folder.is_dir():
+        raise BuildError(
+            "the hook folder does not exist",
+            found_in=str(folder),
+            remedy="make it, with a folder for each stage that has hooks, or leave out --hooks",
+        )
+    check_hook_folder(folder)
+    stages = frozenset(f"{stage}.{when}.d" for stage in STAGES for when in WHENS)
+    if not any(find_hooks(folder, stage, known_names=stages) for stage in sorted(stages)):
+        raise BuildError(
+            f"the hook folder holds no hook, in none of {', '.join(sorted(stages)[:_SHOWN])} …",
+            found_in=str(folder),
+            remedy="name the folder that holds the folders of the stages",
+        )

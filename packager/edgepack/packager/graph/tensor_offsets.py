@@ -1,15 +1,17 @@
-"""Offsets of tensors in a variant's files, so that chunks are cut along tensors."""
+"""Offsets of tensors in a variant's files, so that chunks are cut along tensors.
+
+Protobuf bytes are walked without decoding: start and end of each field.
+"""
 
 import mmap
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import onnx
 
 from edgepack.packager.graph import stored_tensors
-from edgepack.packager.graph.protobuf_wire import BYTES, fields
 
 _MODEL_GRAPH = 7
 _GRAPH = {1: "node", 5: "tensor"}
@@ -22,6 +24,9 @@ _BELOW = {"model": {_MODEL_GRAPH: "graph"}, "graph": _GRAPH, "node": _NODE, "att
 
 
 _WAY_TO_WEIGHTS = ("model", "graph", "tensor")
+
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 class _Place(NamedTuple):
@@ -92,3 +97,57 @@ def _inside(content: mmap.mmap, start: int, end: int, *way: str) -> Iterator[tup
         name = by_number.get(_TENSOR_NAME) if way == _WAY_TO_WEIGHTS else None
         text = content[name.start : name.end].decode(errors="replace") if name else ""
         yield text, values.start, values.end
+
+
+class Buffer(Protocol):
+    """Bytes that can be indexed: `bytes`, or a memory-mapped file."""
+
+    def __getitem__(self, index: int, /) -> int: ...
+
+    def __len__(self) -> int: ...
+
+
+class Field(NamedTuple):
+    """Field of a message: its number, wire type, and the position of its content."""
+
+    number: int
+    wire: int
+    start: int
+    end: int
+
+
+def fields(content: Buffer, start: int, end: int) -> Iterator[Field]:
+    """Yield the fields of the message at `start` … `end`, in order.
+
+    Ends early at a wire type that does not exist. A truncated last field is yielded with an `end`
+    beyond the given end.
+    """
+    position = start
+    while position < end:
+        tag, position = varint(content, position, end)
+        wire = tag & 7
+        if wire == BYTES:
+            length, position = varint(content, position, end)
+            stop = position + length
+        elif wire == VARINT:
+            _, stop = varint(content, position, end)
+        elif wire in (FIXED32, FIXED64):
+            stop = position + (8 if wire == FIXED64 else 4)
+        else:
+            yield Field(tag >> 3, wire, position, position)
+            return
+        yield Field(tag >> 3, wire, position, stop)
+        position = stop
+
+
+def varint(content: Buffer, position: int, end: int) -> tuple[int, int]:
+    """Return a base-128 number and the position behind; `end + 1` for a truncated number."""
+    value = shift = 0
+    while position < end:
+        byte = content[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            return value, position
+    return value, end + 1

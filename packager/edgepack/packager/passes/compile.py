@@ -29,9 +29,8 @@ from edgepack.packager.graph.model_files import drop_unused_opsets, lowest_ir_ve
 from edgepack.packager.passes.compile_child import QNN, CompileAnswer, CompileRequest
 from edgepack.packager.profiles.chips import ARCH_OPTION_TAKES, Chip, find_chip
 from edgepack.packager.profiles.schema import Compile, Limits, Provider
-from edgepack.packager.runtime.child_answer import ask_child
 from edgepack.packager.runtime.deadline import Deadline, OutOfTimeError
-from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
+from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain, ask_child
 from edgepack.packager.tensors.exchange import write_tensors
 from edgepack.python_child import python_command
 

@@ -1,10 +1,13 @@
-"""Recognition of GELU written as its formula, and fusion to a single operator.
+"""Recognition of GELU and HardSwish written as formulas, and fusion to a single operator.
 
     gelu(x)      = 0.5 * x * (1 + erf(x / sqrt(2)))
     fast_gelu(x) = 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))
+    hardswish(x) = x * clip(x + 3, 0, 6) / 6
 
 The factors come in any order: `0.5 * (x * (1 + e))`, `x * (0.5 * (1 + e))`, `(0.5 * x) * (1 + e)`;
 the argument of the error function or the hyperbolic tangent is compared by its values.
+
+For the written-out HardSwish, an integer device rounds four times instead of once.
 """
 
 from collections.abc import Callable
@@ -46,6 +49,9 @@ _MOST_NODES = 8
 
 _Written = tuple[str, tuple[onnx.NodeProto, ...]]
 """A GELU as it was written: its input, and its nodes, the last of which makes its output."""
+
+
+_FIRST_OPSET = 14
 
 
 def fuse_gelu(model: onnx.ModelProto, limits: Limits) -> str:
@@ -176,3 +182,49 @@ def _evaluate(
     values = [_evaluate(index, read, source, nodes) for read in node.input]
     left, right = values
     return None if left is None or right is None else _ARITHMETIC[node.op_type](left, right)
+
+
+def fuse_hard_swish(model: onnx.ModelProto) -> str:
+    """Replace each written-out HardSwish by a single node.
+
+    Args:
+        model: The model; changed in place.
+
+    Returns:
+        A note of the replacements, or "" without a HardSwish or for an opset without the operator.
+    """
+    chains = find_chains(model.graph, _match_hard_swish)
+    if not chains or opset_of(model) < _FIRST_OPSET:
+        return ""
+    shorten(model.graph, chains)
+    return f"{len(chains)} HardSwish became one node each."
+
+
+def _match_hard_swish(index: GraphIndex, plus: onnx.NodeProto) -> Chain | None:
+    """Return the chain that starts at this Add."""
+    if plus.op_type != "Add":
+        return None
+    constant = next((name for name in plus.input if is_near(scalar(index, name), 3.0)), "")
+    source = other_input(plus, constant)
+    clip = only_reader(index, plus.output[0], "Clip") if constant else None
+    if clip is None or len(clip.input) != 3:
+        return None
+    if scalar(index, clip.input[1]) != 0.0 or not is_near(scalar(index, clip.input[2]), 6.0):
+        return None
+    first = only_reader(index, clip.output[0], "Mul", "Div")
+    last = only_reader(index, first.output[0], "Mul", "Div") if first is not None else None
+    if first is None or last is None:
+        return None
+    steps = [(first, clip.output[0]), (last, first.output[0])]
+    is_scaled = [_divides_by_six(index, node, name) for node, name in steps]
+    is_gated = [node.op_type == "Mul" and other_input(node, name) == source for node, name in steps]
+    if [*is_scaled, *is_gated] in ([True, False, False, True], [False, True, True, False]):
+        return as_one("HardSwish", [source], (plus, clip, first, last))
+    return None
+
+
+def _divides_by_six(index: GraphIndex, node: onnx.NodeProto, name: str) -> bool:
+    factor = scalar(index, other_input(node, name))
+    if node.op_type == "Div":
+        return bool(node.input[0] == name) and is_near(factor, 6.0)
+    return is_near(factor, 1.0 / 6.0)

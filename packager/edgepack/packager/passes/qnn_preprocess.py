@@ -26,8 +26,7 @@ from edgepack.packager.graph.node_chains import (
 from edgepack.packager.graph.queries import GraphIndex, attribute
 from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.passes.context import PassContext, PassResult
-from edgepack.packager.passes.gelu import fuse_gelu
-from edgepack.packager.passes.hard_swish import fuse_hard_swish
+from edgepack.packager.passes.gelu import fuse_gelu, fuse_hard_swish
 from edgepack.packager.profiles.pass_settings import QnnPreprocess
 
 _SPACE_TO_DEPTH = (0, 3, 5, 1, 2, 4)

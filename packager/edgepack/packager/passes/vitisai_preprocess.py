@@ -22,7 +22,7 @@ from edgepack.packager.graph.node_chains import reduced_axes, replace
 from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph, is_standard
 from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.passes.context import PassContext, PassResult
-from edgepack.packager.passes.hard_swish import fuse_hard_swish
+from edgepack.packager.passes.gelu import fuse_hard_swish
 from edgepack.packager.profiles.pass_settings import VitisAiPreprocess
 from edgepack.text import counted
 

@@ -27,21 +27,18 @@ from msgspec.structs import replace
 from edgepack.bundle.manifest import BundleFacts
 from edgepack.errors import located
 from edgepack.packager.boards.reach import Boards
-from edgepack.packager.bundling.assemble import BundleParts, LaidOut, finish, lay_out
+from edgepack.packager.bundling.assemble import BundleParts, LaidOut, encrypt_files, finish, lay_out
 from edgepack.packager.bundling.deltas import write_deltas
-from edgepack.packager.bundling.encrypting import encrypt_files
+from edgepack.packager.bundling.output import disk_error, publish, work_folder
 from edgepack.packager.bundling.prepared_variant import PreparedVariants
-from edgepack.packager.bundling.publishing import disk_error, publish, work_folder
 from edgepack.packager.bundling.rehearse import rehearse
 from edgepack.packager.config.inputs import described_inputs
 from edgepack.packager.pipeline.build_record import compose_record
 from edgepack.packager.pipeline.build_samples import OpenedBuild, open_build_samples
 from edgepack.packager.pipeline.check_request import CheckedRequest, check_request
-from edgepack.packager.pipeline.folder_facts import add_folder_facts
-from edgepack.packager.pipeline.open_model import open_model, wanted_inputs
+from edgepack.packager.pipeline.open_model import add_folder_facts, open_model, wanted_inputs
 from edgepack.packager.pipeline.refusal import TimeEndedError
-from edgepack.packager.pipeline.report_composition import add_times, compose_report
-from edgepack.packager.pipeline.report_files import write_report
+from edgepack.packager.pipeline.report_composition import add_times, compose_report, write_report
 from edgepack.packager.pipeline.request import BuildOptions, BuildRequest, derive_request
 from edgepack.packager.pipeline.variants import prepare_variants
 from edgepack.packager.progress import BuildStep, Progress, silent

@@ -12,8 +12,8 @@ from edgepack.packager.pipeline.build_samples import OpenedBuild
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.provenance.record import BuildRecord, Material, SampleSet
 from edgepack.packager.reports.report import Report
-from edgepack.packager.samples.captured import CapturedSamples
 from edgepack.packager.samples.files import RANDOM_PREFIX
+from edgepack.packager.samples.split import CapturedSamples
 
 
 def compose_record(

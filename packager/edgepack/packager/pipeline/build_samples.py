@@ -16,23 +16,20 @@ from edgepack.packager.pipeline.reference import draw_reference
 from edgepack.packager.pipeline.request import BuildRequest, SampleSource
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
-from edgepack.packager.samples.captured import CapturedSamples, add_captured
-from edgepack.packager.samples.carried_states import follow_states
 from edgepack.packager.samples.coverage import describe_coverage
 from edgepack.packager.samples.decoders import follow_tokens
-from edgepack.packager.samples.files import RANDOM_PREFIX, OpenedSamples, open_samples
-from edgepack.packager.samples.given_arrays import write_arrays
-from edgepack.packager.samples.golden_pictures import choose_pictures
-from edgepack.packager.samples.golden_selection import choose_golden
-from edgepack.packager.samples.later_steps import take_later_steps
+from edgepack.packager.samples.files import RANDOM_PREFIX, OpenedSamples, open_samples, write_arrays
+from edgepack.packager.samples.golden_selection import choose_golden, choose_pictures
 from edgepack.packager.samples.padding import follow_mask
 from edgepack.packager.samples.preprocessing import (
     InputValues,
     describe_inputs,
     find_doubts,
 )
+from edgepack.packager.samples.recurrence import follow_states
+from edgepack.packager.samples.split import CapturedSamples, add_captured, split_samples
 from edgepack.packager.samples.split import describe as describe_split
-from edgepack.packager.samples.split import split_samples
+from edgepack.packager.samples.token_steps import take_later_steps
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import FloatSource
 from edgepack.packager.source.shape_advice import suggest_shapes

@@ -36,7 +36,7 @@ from edgepack.packager.runtime.restored_weights import nodes_with_restored_weigh
 from edgepack.packager.search.candidate_measurer import CandidateMeasurer
 from edgepack.packager.search.candidate_trials import CandidateTrials
 from edgepack.packager.search.candidates import Candidate, SearchResult
-from edgepack.packager.search.conditions import SearchConditions
+from edgepack.packager.search.journal import SearchConditions
 from edgepack.packager.search.judge import MOST_SAMPLES, CandidateJudge
 from edgepack.packager.search.kept_float import KeptFloat
 from edgepack.packager.search.race import Race

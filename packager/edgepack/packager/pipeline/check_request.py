@@ -1,4 +1,9 @@
-"""Step 1 of a build: checks before the model is opened."""
+"""Step 1 of a build: checks before the model is opened.
+
+A bundle has both forms of a model for a CPU (`with_float_forms`), and each device takes the faster
+form. The faster form depends on the CPU: 8-bit products are fast with VNNI, and without VNNI the
+float model is often faster. The build host knows of itself alone.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +18,14 @@ from edgepack.errors import BuildError, ProfileError
 from edgepack.packager.boards.reach import Boards
 from edgepack.packager.bundling.deltas import check_older
 from edgepack.packager.bundling.output import check_output
-from edgepack.packager.bundling.shipped_firmware import check_firmware
-from edgepack.packager.bundling.shipped_hooks import check_shipped_hooks
+from edgepack.packager.bundling.prepared_variant import PreparedVariant
+from edgepack.packager.bundling.shipped_firmware import check_firmware, check_shipped_hooks
 from edgepack.packager.config.trusted_code import find_in_profiles, require_trust
 from edgepack.packager.pipeline.board_validation import match_boards
-from edgepack.packager.pipeline.both_forms import profile_of_form, with_float_forms
 from edgepack.packager.pipeline.fleet_feedback import Learnt, learn
 from edgepack.packager.pipeline.request import BuildRequest
+from edgepack.packager.profiles.pass_settings import Lowering
+from edgepack.packager.profiles.reading import with_digest
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.board import Board
 from edgepack.packager.runtime.deadline import Deadline
@@ -27,6 +33,8 @@ from edgepack.packager.runtime.evaluator import Venue, find_venue
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain, pin_toolchains
 from edgepack.packager.runtime.plain_runtime import PlainRelease, find_releases
 from edgepack.packager.search.combinations import Combination, combine
+
+_SUFFIX = "-float"
 
 
 class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,3 +154,52 @@ def _chosen(
     return tuple(
         sorted(kept, key=lambda entries: -learnt.serves_on.get(entries[0].profile.name, 0))
     )
+
+
+def with_float_forms(
+    combinations: Sequence[tuple[Combination, ...]],
+) -> tuple[tuple[Combination, ...], ...]:
+    """Add the float form behind each profile if devices are to choose.
+
+    Args:
+        combinations: Of each profile.
+    """
+    named = {entries[0].profile.name for entries in combinations}
+    return tuple(
+        form
+        for entries in combinations
+        for form in (entries, *_float_form(entries[0].profile))
+        if form is entries or form[0].profile.name not in named
+    )
+
+
+def profile_of_form(name: str) -> str:
+    """Return the name of the profile that a form is of."""
+    return name.removesuffix(_SUFFIX)
+
+
+def is_there_already(profile: Profile, variants: Sequence[PreparedVariant]) -> bool:
+    """Return True if a profile is a float form, and the float model was published in the other's
+    place.
+    """
+    return any(
+        variant.float_because and profile.name == f"{variant.profile}{_SUFFIX}"
+        for variant in variants
+    )
+
+
+def _float_form(profile: Profile) -> tuple[tuple[Combination, ...], ...]:
+    gates = profile.gates
+    if gates.prefer != "device" or profile.lowering is None or "slower" not in gates.float_instead:
+        return ()
+    about = replace(
+        profile.about,
+        name=f"{profile.name}{_SUFFIX}",
+        summary=f"The float form of {profile.name}",
+        precision="fp32",
+    )
+    passes = tuple(entry for entry in profile.passes if not isinstance(entry, Lowering))
+    form = replace(
+        profile, about=about, passes=passes, gates=replace(gates, float_instead=(), prefer="speed")
+    )
+    return ((Combination(words="", profile=with_digest(form)),),)

@@ -1,10 +1,13 @@
-"""Step 2 of a build: the source model, and its declarations."""
+"""Step 2 of a build: the source model, and its declarations: of the request, and of the
+model's Hugging Face folder.
+"""
 
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from edgepack.errors import BuildError
+from edgepack.packager.config.image_processors import FILE, INPUT, read_image_processor
 from edgepack.packager.config.inputs import WantedInputs, check_declarations
 from edgepack.packager.config.outputs import check_outputs, declared_parts
 from edgepack.packager.graph.held_weights import hold_weights
@@ -85,3 +88,32 @@ def _sample_shapes(source: SourceModel, request: BuildRequest) -> Shapes | None:
     except BuildError:  # told as the samples are opened
         return None
     return {name: array.shape for name, array in first.feeds.items()}
+
+
+def add_folder_facts(
+    request: BuildRequest, source: SourceModel
+) -> tuple[BuildRequest, SourceModel]:
+    """Return a request with the preparation of pictures that the model's folder states.
+
+    A declaration of the user counts before the folder. What the folder states and a bundle cannot
+    is a note: the build goes on with arrays.
+
+    Args:
+        request: The build's request.
+        source: Its model.
+    """
+    if source.folder is None or [spec.name for spec in source.inputs] != [INPUT]:
+        return request, source
+    if INPUT in request.declarations:
+        return request, source
+    try:
+        stated = read_image_processor(source.folder)
+        if stated is None:
+            return request, source
+        told = replace(request, declarations={**request.declarations, INPUT: stated})
+        check_declarations(wanted_inputs(source, told))
+    except BuildError as error:
+        note = f"{error.problem[:1].upper()}{error.problem[1:]}; to use pictures, {error.remedy}."
+        return request, replace(source, notes=(*source.notes, note))
+    note = f"Pictures are prepared as {FILE} of the folder {source.folder.name} states."
+    return told, replace(source, notes=(*source.notes, note))

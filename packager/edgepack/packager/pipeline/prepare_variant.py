@@ -50,9 +50,9 @@ from edgepack.packager.profiles.reading import describe_passes
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import BuildStep
 from edgepack.packager.reports.report import BoardResult, MeasuredVariant, Timing
-from edgepack.packager.runtime.venue_notes import describe_venue
+from edgepack.packager.runtime.evaluator import describe_venue
 from edgepack.packager.search.attempts import Attempt, SensitiveNode
-from edgepack.packager.search.description import describe_search
+from edgepack.packager.search.candidates import describe_search
 
 _MOST_SENSITIVE = 20
 

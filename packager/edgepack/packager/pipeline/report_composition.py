@@ -1,23 +1,33 @@
-"""Composition of a build's report from the results of its steps."""
+"""Composition of a build's report from the results of its steps, and writing next to the bundle,
+also for refused builds.
+"""
 
 from collections.abc import Collection, Iterator
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from edgepack.bundle.manifest import Variant
+from edgepack.durable import write_file
+from edgepack.errors import BuildError, EdgepackError
 from edgepack.packager.bundling.assemble import BundleParts, LaidOut
 from edgepack.packager.bundling.prepared_variant import PreparedVariant, PreparedVariants
 from edgepack.packager.bundling.rehearse import Rehearsal
 from edgepack.packager.pipeline.build_samples import BuildSamples, OpenedBuild
 from edgepack.packager.pipeline.fleet_feedback import Learnt, respond
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.reports.own_names import name_in_report, own_names
+from edgepack.packager.reports.page import render_report
 from edgepack.packager.reports.report import (
     ModelReport,
     RefusedProfile,
     Report,
     SamplesReport,
     VariantReport,
+    encode_report,
     reported_files,
 )
+from edgepack.packager.runtime.board import BoardError
 from edgepack.packager.runtime.tool_versions import tool_versions
 from edgepack.packager.search.attempts import Attempt
 from edgepack.packager.source.model import SourceModel
@@ -177,3 +187,50 @@ def _untimed_refusal(refused: RefusedProfile) -> RefusedProfile:
     boards = tuple(board.without_times() for board in best.boards)
     untimed = replace(best, attempts=_untimed(best.attempts), boards=boards)
     return replace(refused, best=untimed)
+
+
+def report_refusals(
+    opened: OpenedBuild, refused: tuple[RefusedProfile, ...], notes: tuple[str, ...]
+) -> str:
+    """Write the report of a build that makes no bundle, and state where; "" if nothing is known.
+
+    The report has the bundle's report path, or lies next to the report of an older bundle.
+    """
+    if not any(entry.best for entry in refused):
+        return ""
+    report = compose_refusal(opened, refused, notes)
+    report = name_in_report(report, own_names(opened.source.model.graph))
+    output = opened.request.output
+    html, _ = write_report(report, output, "refused." if output.exists() else "")
+    return f"{html} tells what was tried"
+
+
+def write_report(report: Report, output: Path, prefix: str = "") -> tuple[Path, Path]:
+    """Write a report next to a bundle, and state where: the page and the JSON."""
+    html, json = (
+        output.with_name(f"{output.name}.{prefix}report.{suffix}") for suffix in ("html", "json")
+    )
+    write_file(html, render_report(report).encode())
+    write_file(json, encode_report(report))
+    return html, json
+
+
+def refusal_error(
+    profile: Profile, error: EdgepackError, report: str, *, several: bool
+) -> BuildError:
+    """Return a profile's refusal as the build's: the error names the profile, the report and the
+    alternative.
+    """
+    problem = error.problem
+    if isinstance(error, BoardError):
+        problem = f"profile {profile.name!r} was not proven: {problem}"
+    elif profile.name not in problem:
+        problem = f"profile {profile.name!r} refuses: {problem}"
+    hint = "--keep-going builds the other profiles" if several else ""
+    remedy = "; or: ".join(part for part in (error.remedy, hint) if part)
+    return BuildError(problem, found_in=error.found_in, remedy=join_remedies(remedy, report))
+
+
+def join_remedies(remedy: str, report: str) -> str | None:
+    """Return a remedy, and where to read more; None where there is neither."""
+    return ". ".join(part for part in (remedy, report) if part) or None

@@ -4,8 +4,7 @@ import msgspec
 
 from edgepack.packager.progress import Progress, silent
 from edgepack.packager.runtime.provider_process import ProviderProcess
-from edgepack.packager.search.conditions import SearchConditions
-from edgepack.packager.search.journal import Journal
+from edgepack.packager.search.journal import Journal, SearchConditions
 from edgepack.packager.search.time_limit import TimeLimit
 
 

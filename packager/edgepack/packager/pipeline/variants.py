@@ -5,14 +5,17 @@ from pathlib import Path
 from edgepack.errors import BuildError, DeviceError, EdgepackError, ProfileError
 from edgepack.packager.bundling.prepared_variant import PreparedVariant, PreparedVariants
 from edgepack.packager.pipeline.board_validation import describe_proof
-from edgepack.packager.pipeline.both_forms import is_there_already
 from edgepack.packager.pipeline.build_samples import OpenedBuild
-from edgepack.packager.pipeline.check_request import CheckedRequest
+from edgepack.packager.pipeline.check_request import CheckedRequest, is_there_already
 from edgepack.packager.pipeline.open_model import check_shapes
 from edgepack.packager.pipeline.prepare_variant import prepare_variant
 from edgepack.packager.pipeline.prequantized import avoid_int16_saturation
 from edgepack.packager.pipeline.refusal import TimeEndedError, report_refusal
-from edgepack.packager.pipeline.report_files import join_remedies, refusal_error, report_refusals
+from edgepack.packager.pipeline.report_composition import (
+    join_remedies,
+    refusal_error,
+    report_refusals,
+)
 from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.selection import EvaluationInputs, VariantPlan
 from edgepack.packager.progress import Progress, for_profile

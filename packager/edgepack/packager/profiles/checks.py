@@ -8,8 +8,11 @@ from collections.abc import Iterator
 
 from edgepack.errors import ProfileError
 from edgepack.packager.profiles.calibration_methods import POWER_OF_TWO_METHODS, is_known_method
-from edgepack.packager.profiles.optimization_checks import Contradiction, check_optimization
-from edgepack.packager.profiles.option_checks import check_options
+from edgepack.packager.profiles.option_checks import (
+    Contradiction,
+    check_optimization,
+    check_options,
+)
 from edgepack.packager.profiles.pass_settings import (
     WIDE_TYPES,
     Clean,

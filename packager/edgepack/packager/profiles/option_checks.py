@@ -1,4 +1,5 @@
-"""Check that a provider and a session support the options of a profile.
+"""Check that a provider and a session support the options of a profile, and later passes its
+operators.
 
 ONNX Runtime silently accepts session entries that nobody reads, and providers silently accept
 unknown values: a setting for faster devices then has no effect on any device. The documented
@@ -10,16 +11,21 @@ import difflib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from edgepack.decoding import decode_toml
-from edgepack.packager.profiles.optimization_checks import Contradiction
-from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.profiles.pass_settings import Float16, FuseTransformer, Optimize, Quantize
+from edgepack.packager.profiles.schema import Limits, Profile
 from edgepack.packager.profiles.section import Section
 from edgepack.packager.wording import toml_key
 
+_STANDARD = frozenset({"LayerNormalization", "Gelu"})
+
+
 _FOLDER = "options"
+
 SESSION = "session"
+
 _MOST_NAMED = 60
 
 Kind = tuple[str, ...] | Literal["text", "code", "path", "number", "flag", "boolean"]
@@ -28,6 +34,55 @@ file or folder that it reads or writes, a whole number from 0 on, 0 or 1, or als
 `false`."""
 
 _WORDS = {"flag": ("0", "1"), "boolean": ("0", "1", "true", "false", "True", "False")}
+
+
+class Contradiction(NamedTuple):
+    """Contradictory settings: place, reason and remedy."""
+
+    place: str
+    problem: str
+    remedy: str
+
+
+def check_optimization(profile: Profile) -> Iterator[Contradiction]:
+    """Find levels and fusions that the provider or the lowering cannot use."""
+    lowering = profile.lowering
+    for entry in profile.passes:
+        if isinstance(entry, Optimize) and entry.level != "O1":
+            yield from _check_level(entry.level, profile.limits)
+            if isinstance(lowering, Quantize):
+                yield Contradiction(
+                    "pass[optimize].level",
+                    f"{entry.level} makes fused operators, which have no integer form, and "
+                    "quantize comes after it",
+                    "level = 'O1'",
+                )
+            if entry.level == "O4" and not (
+                isinstance(lowering, Float16) and profile.device.type == "gpu"
+            ):
+                yield Contradiction(
+                    "pass[optimize].level",
+                    "O4 is for GPUs and half precision",
+                    "[[pass]] name = 'float16' on a device of type 'gpu', or level = 'O3'",
+                )
+        if isinstance(entry, FuseTransformer):
+            for op_type in entry.ops:
+                if op_type not in _STANDARD and not profile.limits.reads_microsoft(op_type):
+                    yield Contradiction(
+                        "pass[fuse_transformer].ops",
+                        f"{op_type} is ONNX Runtime's own, and the provider does not read it",
+                        "leave it out, or name it in limits.microsoft_ops",
+                    )
+
+
+def _check_level(level: str, limits: Limits) -> Iterator[Contradiction]:
+    if not limits.reads_microsoft("*"):
+        yield Contradiction(
+            "pass[optimize].level",
+            f"{level} makes operators of ONNX Runtime's own, and the provider does not read all "
+            "of them",
+            "level = 'O1', or limits.microsoft_ops = ['*'] where it does",
+        )
 
 
 class _Options(Section, frozen=True, kw_only=True):

@@ -13,9 +13,50 @@ import msgspec
 import onnx
 
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.tensors.observations import Observation
 from edgepack.packager.tensors.sequence import Samples
+
+Measured = MutableMapping[str, float] | None
+"""What a ranking measured, by nodes and samples: one that was ended goes on from there."""
+
+_Settings = TypeVar("_Settings")
+
+
+class QuantizationMethod(msgspec.Struct, frozen=True, kw_only=True):
+    """Method of lowering a model's precision.
+
+    Attributes:
+        base: Conversion of floats into numbers of fewer bits: a calibration method (`minmax`), a
+            rounding of weights (`hqq`), a type (`float16`), or an external quantizer
+            (`quark-XINT8`).
+        preparation: First change of the float model (`smooth`, `cross-layer`), or "".
+        has_gptq_weights: Whether weights are rounded by GPTQ instead of to the nearest.
+        has_corrected_biases: Whether biases make up for the mean error of each channel.
+    """
+
+    base: str
+    preparation: str = ""
+    has_gptq_weights: bool = False
+    has_corrected_biases: bool = False
+
+    @property
+    def id(self) -> str:
+        """The same in every release: `minmax`, `minmse+gptq`, `smooth+mse+bias-corrected`."""
+        steps = (
+            self.preparation,
+            self.base,
+            "gptq" if self.has_gptq_weights else "",
+            "bias-corrected" if self.has_corrected_biases else "",
+        )
+        return "+".join(step for step in steps if step)
+
+    @property
+    def words(self) -> str:
+        """For people: "cross-layer + mse, weights rounded by GPTQ"."""
+        before = f"{self.preparation} + " if self.preparation else ""
+        rounded = ", weights rounded by GPTQ" if self.has_gptq_weights else ""
+        corrected = ", bias corrected" if self.has_corrected_biases else ""
+        return f"{before}{self.base}{rounded}{corrected}"
 
 
 class CandidateSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,13 +140,8 @@ class HighPrecision(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]
 
 
-Measured = MutableMapping[str, float] | None
-"""What a ranking measured, by nodes and samples: one that was ended goes on from there."""
-
 Ranked = tuple[NodeSensitivity, ...]
 """One entry a node, worst first; equal ones by name."""
-
-_Settings = TypeVar("_Settings")
 
 
 class CandidateMaker(abc.ABC):

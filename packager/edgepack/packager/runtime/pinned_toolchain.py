@@ -4,18 +4,22 @@ A variant is made on the build host, and runs with a device's ONNX Runtime, prov
 environment with these packages is named, trial, compilation ahead of time and rehearsal run there:
 with the devices' release, and with providers from wheels that no single environment can hold
 together.
+
+Answers of such an environment are untrusted (`ask_child`).
 """
 
 import shutil
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
+from edgepack.agent.runtime.child import run_child
+from edgepack.decoding import decode_json
 from edgepack.errors import BuildError
 from edgepack.packager.profiles.schema import Profile
-from edgepack.packager.runtime.child_answer import ask_child
 from edgepack.packager.runtime.deadline import Deadline
 from edgepack.python_child import foreign_python_command
 from edgepack.wire.messages import DeviceFacts
@@ -25,6 +29,9 @@ _FACTS = "edgepack.agent.runtime.facts"
 
 _TIMEOUT_S = 120.0
 """Of a cold start from a slow disk."""
+
+
+_T = TypeVar("_T")
 
 
 class PinnedToolchain(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,3 +110,36 @@ def _ask(profile: str, named: str, timeout_s: float) -> PinnedToolchain:
             remedy=install,
         )
     return PinnedToolchain(python=python, facts=facts)
+
+
+def ask_child(
+    command: Sequence[str],
+    request: bytes,
+    kind: type[_T],
+    *,
+    timeout_s: float,
+    failed: str,
+    found_in: str,
+    remedy: str | None = None,
+) -> _T:
+    """Start a process, send a request, and read its answer.
+
+    Args:
+        command: Command of the process.
+        request: JSON for its stdin.
+        kind: Type of the answer.
+        timeout_s: Limit of the process.
+        failed: Meaning of a missing answer, before the reason.
+        found_in, remedy: See `BuildError`.
+
+    Raises:
+        BuildError: The process gave no answer, or an unreadable answer.
+    """
+    ending = run_child(command, request, timeout_s=timeout_s)
+    if ending.answer is None:
+        raise BuildError(f"{failed}: {ending.because}", found_in=found_in, remedy=remedy)
+    try:
+        return decode_json(ending.answer, kind)
+    except msgspec.MsgspecError as error:
+        problem = f"{failed}: its answer cannot be read: {error}"
+        raise BuildError(problem, found_in=found_in, remedy=remedy) from error

@@ -1,9 +1,9 @@
-"""Selection of held-out samples as golden inputs, with the float model's outputs.
+"""Selection of held-out samples as golden inputs, with the float model's outputs, and of their
+pictures.
 
-Models with random outputs for the same sample, which cannot be compared.
-
-Some random numbers belong to a model and are harmless, such as the dither of an audio front end. So
-the outputs decide, and the operators only explain.
+Models with random outputs for the same sample cannot be compared. Some random numbers belong to a
+model and are harmless, such as the dither of an audio front end. So the outputs decide, and the
+operators only explain.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from edgepack.bundle.golden import Golden
+from edgepack.bundle.golden_pictures import MOST_PICTURES, SUFFIXES, picture_path
 from edgepack.errors import BuildError
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import all_nodes
@@ -23,6 +24,7 @@ from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.packager.wording import some_of, toml_key
 from edgepack.tasks.arrays import Floats, Outputs, Tensor
 from edgepack.tasks.description import IGNORED
+from edgepack.text import counted
 
 MOST_SAMPLES = 8
 SIZE_LIMIT_BYTES = 2_000_000
@@ -30,6 +32,15 @@ SIZE_LIMIT_BYTES = 2_000_000
 
 _CANDIDATES = 64
 _POSITION_VALUES = 4096
+
+
+_TOLERANCE = 5e-3
+"""Share of an output's size by which two runs may differ: what a pass may change is no more."""
+
+_SHOWN = 3
+
+_PICTURES_LIMIT_BYTES = 2_000_000
+"""Golden pictures reach every device: a few, and small."""
 
 
 def choose_golden(
@@ -162,12 +173,6 @@ def _spread(points: list[Floats], most: int) -> list[int]:
     return chosen
 
 
-_TOLERANCE = 5e-3
-"""Share of an output's size by which two runs may differ: what a pass may change is no more."""
-
-_SHOWN = 3
-
-
 def check_repeatable(source: SourceModel, first: Outputs, second: Outputs) -> None:
     """Reject a model with outputs that differ from run to run.
 
@@ -199,4 +204,43 @@ def check_repeatable(source: SourceModel, first: Outputs, second: Outputs) -> No
         else str(source.path),
         remedy="export it for inference (PyTorch: model.eval()), and with random numbers that "
         "belong to it as an input",
+    )
+
+
+def choose_pictures(
+    held_out: Samples, golden: tuple[int, ...]
+) -> tuple[tuple[tuple[str, Path], ...], str]:
+    """Return the pictures of golden samples, as many whole samples as fit in 2 MB.
+
+    Args:
+        held_out: The held-out samples.
+        golden: Places of the golden samples among them.
+
+    Returns:
+        Path in the bundle and file of each picture, and a note for a person; () and "" for samples
+        that are arrays.
+    """
+    if held_out.pictures_of is None:
+        return (), ""
+    chosen: list[tuple[str, Path]] = []
+    left, samples = _PICTURES_LIMIT_BYTES, 0
+    for number, place in enumerate(golden):
+        files = held_out.pictures_of(place)
+        size = sum(file.stat().st_size for file in files)
+        is_known = all(file.suffix.lower() in SUFFIXES for file in files)
+        if size > left or len(chosen) + len(files) > MOST_PICTURES or not is_known:
+            continue
+        left, samples = left - size, samples + 1
+        chosen += [
+            (picture_path(number, row, file.suffix.lower()), file) for row, file in enumerate(files)
+        ]
+    if not chosen:
+        return (), (
+            "No golden picture proves the preparation on devices: each file is larger than "
+            f"{_PICTURES_LIMIT_BYTES // 1_000_000} MB."
+        )
+    return tuple(chosen), (
+        f"The bundle carries {counted(len(chosen), 'picture')} of the golden samples as given, "
+        "with all that is in the files, such as a place in EXIF. Devices prove their preparation "
+        "with these. --leave-out-pictures leaves them out."
     )

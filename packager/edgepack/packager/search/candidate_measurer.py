@@ -18,7 +18,7 @@ from edgepack.packager.quantization.contract import (
 )
 from edgepack.packager.runtime.evaluator import Evaluator
 from edgepack.packager.search.candidates import Candidate, CandidateMeasurement
-from edgepack.packager.search.conditions import SearchConditions
+from edgepack.packager.search.journal import SearchConditions
 from edgepack.packager.search.judge import CandidateJudge
 
 _HELD_OUT_RUNS = 2

@@ -1,4 +1,5 @@
-"""Journal of a search's measurements on disk: an interrupted search continues.
+"""Journal of a search's measurements on disk: an interrupted search continues. Conditions of a
+search.
 
 The first line holds the version: a journal of another version is left unchanged, and not used. Then
 follows a line of JSON for each measurement, with its own checksum and with the digest of everything
@@ -18,6 +19,8 @@ import msgspec
 
 from edgepack.decoding import decode_json
 from edgepack.durable import write_file
+from edgepack.packager.search.search_target import SearchTarget
+from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.text import counted
 
 _T = TypeVar("_T")
@@ -152,3 +155,23 @@ def _ends_with_newline(path: Path) -> bool:
 def journal_folder(output: Path) -> Path:
     """Return the folder of journals next to a bundle's output."""
     return output.with_name(f"{output.name}.search")
+
+
+class SearchConditions(msgspec.Struct, kw_only=True):
+    """Conditions of a search: limits, journal, and end.
+
+    Attributes:
+        limit: Ends the search in time.
+        journal: Stores measurements.
+        context: Digest of all that the measurements depend on.
+        label: See `Candidate`.
+        held_out: Number of samples for the result after the search.
+        target: When the search may end.
+    """
+
+    limit: TimeLimit
+    journal: Journal
+    context: str = ""
+    label: str = ""
+    held_out: int = 0
+    target: SearchTarget = msgspec.field(default_factory=SearchTarget)

@@ -30,8 +30,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.contract import CandidateSpec
-from edgepack.packager.quantization.method import QuantizationMethod
+from edgepack.packager.quantization.contract import CandidateSpec, QuantizationMethod
 from edgepack.packager.quantization.savings import promotion_order, worth_lowering
 from edgepack.packager.runtime.deadline import OutOfTimeError
 from edgepack.packager.search.candidate_measurer import CandidateMeasurer

@@ -10,7 +10,7 @@ import msgspec
 
 from edgepack.decoding import decode_toml
 from edgepack.errors import BuildError
-from edgepack.packager.graph.protobuf_wire import BYTES, VARINT, fields
+from edgepack.packager.graph.tensor_offsets import BYTES, VARINT, fields
 
 _PROTOBUF_LIMIT_BYTES = 2**31 - 1
 _HEAD_BYTES = 512

@@ -4,9 +4,9 @@
 
 1. The path is a file and looks like ONNX (`file_kinds`).
 2. The file parses, and has a graph, inputs, outputs and an opset.
-3. Its external data are there, inside the model's folder (`external_data`).
+3. Its external data are there, inside the model's folder (`external_files`).
 4. The installed ONNX Runtime knows its opset and IR version, and opset 7 is the oldest.
-5. The caller's shapes and values fit its inputs (`input_shapes`, `fixed_inputs`), and control flow
+5. The caller's shapes and values fit its inputs (`fixed_inputs`), and control flow
    decided by them is gone (`known_branches`).
 6. Its weights are numbers: no NaN anywhere, no infinity in a computation (`soundness`).
 7. Its operators are known, and its inputs and outputs are tensors of numbers.
@@ -23,12 +23,19 @@ from google.protobuf.message import DecodeError
 from msgspec.structs import replace
 
 from edgepack.errors import BuildError, located
-from edgepack.packager.graph import external_data
 from edgepack.packager.graph.edits import sort_nodes
 from edgepack.packager.graph.float_types import replace_bfloat16
 from edgepack.packager.graph.model_files import attach_weights
-from edgepack.packager.source import file_kinds, input_shapes
-from edgepack.packager.source.fixed_inputs import FixedInput, Numbers, describe_fixed, fix_values
+from edgepack.packager.graph.stored_tensors import external_files
+from edgepack.packager.source import file_kinds
+from edgepack.packager.source.fixed_inputs import (
+    FixedInput,
+    Numbers,
+    describe_fixed,
+    fix_shapes,
+    fix_values,
+    read_shape,
+)
 from edgepack.packager.source.known_branches import take_known_branches
 from edgepack.packager.source.lookups import find_lookups
 from edgepack.packager.source.soundness import (
@@ -113,7 +120,7 @@ def load_source(
     """
     file_kinds.check(path)
     model = _parse(path)
-    external = external_data.external_files(path, model)
+    external = external_files(path, model)
     with located(path):
         _check_structure(model)
         opset = check_versions(model)
@@ -123,7 +130,7 @@ def load_source(
         check_inference_form(model)
         checker_notes = check_graph(path)
     sort_nodes(model.graph)
-    input_shapes.fix(model, required_inputs(model), shapes or {})
+    fix_shapes(model, required_inputs(model), shapes or {})
     fixed = fix_values(model, required_inputs(model), values or {})
     take_known_branches(model)
     with located(path):
@@ -223,7 +230,7 @@ def _spec(value: onnx.ValueInfoProto, noun: str) -> TensorSpec:
             "(for a classifier: with numbers for its classes)",
         )
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
-    return TensorSpec(name=value.name, dtype=dtype, shape=input_shapes.read(value))
+    return TensorSpec(name=value.name, dtype=dtype, shape=read_shape(value))
 
 
 def _digest(files: tuple[Path, ...]) -> str:

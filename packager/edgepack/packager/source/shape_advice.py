@@ -19,7 +19,7 @@ import onnx
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS, weights_size_bytes
 from edgepack.packager.runtime.model_run import ModelRunner
-from edgepack.packager.source.input_shapes import UNNAMED, describe_open_dimensions, fix
+from edgepack.packager.source.fixed_inputs import UNNAMED, describe_open_dimensions, fix_shapes
 from edgepack.packager.source.model import SourceModel, required_inputs
 from edgepack.packager.tensors.sequence import Feeds
 from edgepack.packager.tensors.spec import TensorSpec
@@ -207,7 +207,7 @@ def _run(source: SourceModel, feeds: Feeds, path: Path) -> Outputs | None:
     model.CopyFrom(source.model)
     shapes = {name: values.shape for name, values in feeds.items()}
     try:
-        fix(model, required_inputs(model), shapes)
+        fix_shapes(model, required_inputs(model), shapes)
         return ModelRunner(model, path, optimize=False).run(feeds)
     except _DOES_NOT_RUN:
         return None

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from edgepack.packager.config.outputs import NAMED, OutputDeclaration
 from edgepack.packager.graph.class_names import read_class_names
-from edgepack.packager.graph.text_heads import read_characters
 from edgepack.packager.source.model import SourceModel
+from edgepack.packager.tasks.texts import read_characters
 from edgepack.tasks.description import (
     MAX_CLASS_NAME,
     MAX_CLASS_NAMES,

@@ -23,8 +23,7 @@ from edgepack.packager.tasks.findings import LOOKED_AT, Findings
 from edgepack.packager.tasks.maps import may_be_map, recognize_maps
 from edgepack.packager.tasks.recognizers import recognize
 from edgepack.packager.tasks.reconstruction import with_residuals
-from edgepack.packager.tasks.scores import FEWEST_FOR_VARIETY, propose
-from edgepack.packager.tasks.shares import find_shares
+from edgepack.packager.tasks.scores import FEWEST_FOR_VARIETY, find_shares, propose
 from edgepack.packager.tasks.texts import find_texts, with_text_head
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.packager.wording import toml_key

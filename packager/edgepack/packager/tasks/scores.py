@@ -4,6 +4,8 @@ A distribution (not negative, sums to 1 over the last axis) or a row of scores i
 decisions differ and winners are clear; anything else is unknown. Where a model that always gives
 the commonest decision would pass, agreement says nothing: the row may well be two quantities of
 unlike size. If no winner stands out, the row is quantities next to each other, or a vector.
+
+A row of values behind a Sigmoid is probabilities that each stand for themselves (`find_shares`).
 """
 
 from collections import Counter
@@ -11,11 +13,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from edgepack.packager.graph.queries import index_graph
+from edgepack.packager.source.model import SourceModel
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Outputs, Tensor
 from edgepack.tasks.classification.measure import ROWS, TOP1, is_one_decision, one_miss
 from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
-from edgepack.tasks.likelihood import is_distribution
+from edgepack.tasks.likelihood import are_probabilities, is_distribution
 from edgepack.tasks.values.parts import find_parts
 
 FEWEST_FOR_VARIETY = 8
@@ -40,6 +44,13 @@ _TOGETHER = 0.5
 
 _FEWEST_CLASSES = 8
 """Rows with fewer columns are coordinates as often as classes."""
+
+
+_MAY_BE_SCORES = ("classification", "probabilities", "values", UNKNOWN)
+
+_KEEP_VALUES = frozenset(
+    {"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+)
 
 
 def propose(expected: Sequence[Outputs], names: Sequence[str]) -> tuple[TaskOutputs, ...]:
@@ -189,9 +200,6 @@ def describe_scores(
     return tuple(remarks)
 
 
-_MAY_BE_SCORES = ("classification", "probabilities", "values", UNKNOWN)
-
-
 def _describe_row(part: TaskOutputs, name: str, values: Sequence[Tensor]) -> Iterator[str]:
     is_guess = part.source in ("values", "unknown")
     if is_guess and _may_be_quantities(part.task, values):
@@ -250,3 +258,27 @@ def _describe_quiet(name: str, values: Sequence[Tensor]) -> str:
 def _is_unit_vector(value: Tensor) -> bool:
     norms = np.linalg.norm(value.astype(np.float64), axis=-1)
     return bool(np.allclose(norms, 1.0, atol=1e-3))
+
+
+def find_shares(
+    source: SourceModel, expected: Sequence[Outputs], names: Sequence[str]
+) -> Iterator[TaskOutputs]:
+    """Yield the outputs of a single row with values that a Sigmoid made and the samples confirm.
+
+    Args:
+        source: The model.
+        expected: The float model's outputs, one dict a sample.
+        names: Outputs of which nothing is known.
+    """
+    index = index_graph(source.model.graph)
+    for name in names:
+        values = [outputs[name] for outputs in expected]
+        is_row = all(value.size <= max(value.shape, default=1) for value in values)
+        tensor = name
+        while (at := index.producers.get(tensor)) is not None:
+            node = index.graph.node[at]
+            if node.op_type not in _KEEP_VALUES:
+                if node.op_type == "Sigmoid" and is_row and are_probabilities(values):
+                    yield TaskOutputs(task="probabilities", outputs=(name,), source="graph")
+                break
+            tensor = node.input[0]

@@ -25,8 +25,8 @@ from edgepack.packager.profiles.pass_settings import QuantizeDynamic
 from edgepack.packager.quantization.contract import (
     BuiltCandidate,
     CandidateSpec,
+    QuantizationMethod,
 )
-from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.one_at_a_time import OneAtATimeMaker
 from edgepack.packager.quantization.products import Product, as_product
 from edgepack.tasks.arrays import Singles, Tensor

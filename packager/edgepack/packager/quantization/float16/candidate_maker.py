@@ -23,9 +23,9 @@ from edgepack.packager.quantization.calibration import Calibration
 from edgepack.packager.quantization.contract import (
     BuiltCandidate,
     CandidateSpec,
+    QuantizationMethod,
 )
 from edgepack.packager.quantization.float16.plan import Float16Plan, Float16Planner
-from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.one_at_a_time import OneAtATimeMaker
 from edgepack.packager.runtime.float16_rounding import open_rounding
 from edgepack.packager.runtime.model_run import Run

@@ -29,11 +29,11 @@ from edgepack.packager.quantization.contract import (
     CandidateSpec,
     Measured,
     PassCandidateMaker,
+    QuantizationMethod,
     Ranked,
 )
-from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
-from edgepack.packager.runtime.child_answer import ask_child
+from edgepack.packager.runtime.pinned_toolchain import ask_child
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.python_child import foreign_python_command
 

@@ -31,11 +31,11 @@ from edgepack.packager.quantization.contract import (
     NodeSensitivity,
     Origin,
     PassCandidateMaker,
+    QuantizationMethod,
     Ranked,
 )
 from edgepack.packager.quantization.equalization.cross_layer import can_equalize, equalize
 from edgepack.packager.quantization.equalization.smooth import can_smooth, smooth
-from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.savings import with_workloads
 from edgepack.packager.quantization.static.bias_correction import correct_biases
 from edgepack.packager.quantization.static.calibrated_model import CalibratedModel

@@ -23,18 +23,18 @@ from edgepack.packager.quantization.contract import (
     BuiltCandidate,
     CandidateSpec,
     HighPrecision,
+    QuantizationMethod,
 )
 from edgepack.packager.quantization.gptq import round_by_gptq
-from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.one_at_a_time import OneAtATimeMaker
 from edgepack.packager.quantization.products import Product, Table, find_products, find_tables
 from edgepack.packager.quantization.weight_only.blocks import (
     BlockGrid,
     BlockWeight,
     make_grid,
+    refine_grid,
     round_to_nearest,
 )
-from edgepack.packager.quantization.weight_only.hqq import refine_grid
 from edgepack.packager.quantization.weight_only.moments import measure_moments, parts_that_fit
 from edgepack.tasks.arrays import Singles
 
