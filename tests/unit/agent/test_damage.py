@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from edgepack.agent.broker.report import make_report
 from edgepack.agent.state.pointer import ActivePointer
@@ -249,6 +250,23 @@ def test_weights_that_changed_are_noticed_without_being_asked_and_fetched_again(
     assert served(device)["ocr"] == release
     assert path.read_bytes() == (bundles["ocr"].folder / "model/cpu/model.onnx").read_bytes()
     assert states(device) == dict.fromkeys(("det", "ocr", "tiny"), "COMMITTED")
+
+
+def test_weights_that_changed_are_noticed_while_another_model_waits_for_its_files(
+    device: World, shelf: Shelf
+) -> None:
+    newer, same = shelf.desired(2, release=2).models["ocr"], shelf.desired(2)
+    device.models.take(replace(same, models={**same.models, "ocr": newer}))
+    for _ in range(20):
+        device.models.advance()
+    expected = {"det": "COMMITTED", "ocr": "OFFERED", "tiny": "COMMITTED"}
+    assert states(device) == expected, "nobody sends the files"
+    rot(device, shelf.first["det"])
+    device.now += 24 * 3600
+    for _ in range(3):
+        device.models.advance()
+        device.now += 10
+    assert not device.models["det"].is_at_rest, "it is repaired"
 
 
 def test_what_a_process_could_not_open_is_looked_at_soon(device: World, shelf: Shelf) -> None:

@@ -142,7 +142,8 @@ def _check_model(state_dir: Path, name: str, model: ModelStatus) -> Iterator[Fin
     choice = model.active.choice
     title = f"{model.active.bundle.version} serves by {choice.chosen} on {choice.provider}"
     if fault := _find_damage(state_dir, model.active) or model.fault:
-        yield wrong(subject, f"{title}: {fault}", f"{_START}: the agent repairs the slot")
+        remedy = "edgepack-agent install BUNDLE repairs the slot; a running agent asks its fleet"
+        yield wrong(subject, f"{title}: {fault}", remedy)
     elif model.failing:
         seen, remedy = failing_lines(model.failing)
         yield wrong(subject, f"{title}: {seen}", remedy)

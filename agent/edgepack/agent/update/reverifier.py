@@ -75,7 +75,7 @@ class Reverifier:
         self._look_at = 0.0
 
     def turn(self, updaters: Sequence[Updater], now: float) -> float | None:
-        """Continue to verify, unless an update is under way.
+        """Continue to verify, unless an update does more than wait for its files.
 
         Returns:
             Seconds after which to call again at the latest; None if nothing is to be verified.
@@ -86,14 +86,16 @@ class Reverifier:
         if not self.config.interval_s:
             return None
         self._take_result(updaters, now)
-        if not all(updater.is_at_rest for updater in updaters):
+        if any(updater.is_working for updater in updaters):
             if self._job:
                 self._job[2].halt.set()
             return LOOK_S
+        resting = {updater.name for updater in updaters if updater.is_at_rest}
         for updater in updaters:
-            self._plan(updater, now)
+            if updater.name in resting:
+                self._plan(updater, now)
         self._feel_heat(now)
-        due = [name for name, plan in self._plans.items() if now >= plan.due_at]
+        due = [name for name in self._plans if name in resting and now >= self._plans[name].due_at]
         if self._job is None and due:
             self._begin(due[0])
             self._take_result(updaters, now)

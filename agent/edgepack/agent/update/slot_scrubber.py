@@ -86,7 +86,7 @@ class SlotScrubber:
         return tuple(f"{name}: {fault}" for name, (_, fault) in self._faults.items())
 
     def turn(self, updaters: Sequence[Updater], now: float) -> float | None:
-        """Continue to scrub, unless an update is under way.
+        """Continue to scrub, unless an update does more than wait for its files.
 
         Returns:
             Seconds after which to call again at the latest.
@@ -99,7 +99,7 @@ class SlotScrubber:
         if is_due:
             self._listen_at = now + LISTEN_S
             self._glance_at_all(updaters, now)
-        if not all(updater.is_at_rest for updater in updaters):
+        if any(updater.is_working for updater in updaters):
             if self._job:
                 self._job[2].halt.set()
             return LISTEN_S
@@ -108,8 +108,11 @@ class SlotScrubber:
         if self._round_at is not None and now >= self._round_at:
             self._round_at = now + self._interval_s
             self._add(one.name for one in updaters)
-        if self._job is None and self._waiting and now >= self._read_again_at:
-            self._begin(self._waiting.pop(0), updaters, now)
+        busy = {updater.name for updater in updaters if not updater.is_at_rest}
+        name = next((name for name in self._waiting if name not in busy), None)
+        if self._job is None and name is not None and now >= self._read_again_at:
+            self._waiting.remove(name)
+            self._begin(name, updaters, now)
         return LISTEN_S if updaters else None
 
     def _glance_at_all(self, updaters: Sequence[Updater], now: float) -> None:
@@ -123,11 +126,15 @@ class SlotScrubber:
                     self._add([updater.name])  # A fault that lasts is damage.
 
     def _glance(self, updater: Updater, active: ActivePointer, now: float) -> None:
-        """Check presence and type of every file, where anything changed since the last glance."""
+        """Check presence, type and size of every file, where anything changed since the last
+        glance; what changed is read completely, too.
+        """
         name, folder = updater.name, self._slots.folder(active.digest)
         stamp = tuple(_stamp(folder))
-        if self._seen.get(name) != (active, stamp):
+        if (seen := self._seen.get(name)) != (active, stamp):
             self._seen.pop(name, None)
+            if seen is not None and seen[0] == active:
+                self._add([name])
             try:
                 check_presence(folder, active.digest, active.choice.chosen)
             except BundleError as error:

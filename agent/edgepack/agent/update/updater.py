@@ -116,6 +116,11 @@ class Updater:
         return self.journal.is_at_rest
 
     @property
+    def is_working(self) -> bool:
+        """True if an update is under way that does more than wait for its files."""
+        return not self.is_at_rest and self.journal.state not in ("OFFERED", "DOWNLOADING")
+
+    @property
     def is_on_fallback(self) -> bool:
         """True if another variant or release serves at rest, since the committed variant was
         damaged.
