@@ -44,6 +44,7 @@ from edgepack.agent.cli import main
 
 main()
 """
+_LAUNCHER = Path(__file__).with_name("launcher.sh")
 _ADDED = "/usr/local/lib/edgepack"
 """Folder for distributions that the owner of a device adds, such as another provider."""
 
@@ -177,7 +178,8 @@ def move_distributions(tree: Path, names: Iterable[str], root: Path, python: str
 
 
 def write_programs(root: Path, python: str) -> None:
-    """Write what makes an environment of a folder: interpreter, command, search path.
+    """Write what makes an environment of a folder: interpreter, command, search path; and the
+    launcher, which has the name of the command.
 
     Args:
         root: Files of the package, as they are installed below `/`.
@@ -191,7 +193,8 @@ def write_programs(root: Path, python: str) -> None:
     (home / "pyvenv.cfg").write_text(f"home = /usr/bin\nversion = {python}\n")
     (home / f"lib/python{python}/site-packages/added.pth").write_text(f"{_ADDED}\n")
     (root / "usr/bin").mkdir(parents=True)
-    (root / "usr/bin/edgepack-agent").symlink_to("../lib/edgepack/bin/edgepack-agent")
+    shutil.copyfile(_LAUNCHER, root / "usr/bin/edgepack-agent")
+    (root / "usr/bin/edgepack-agent").chmod(0o755)
 
 
 def compile_modules(root: Path, python: str) -> None:

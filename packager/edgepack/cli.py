@@ -35,6 +35,9 @@ class _Entry(NamedTuple):
 
 _COMMANDS = {
     "build": _Entry("edgepack.packager.cli.build", "Make a signed bundle from an ONNX model."),
+    "agent-release": _Entry(
+        "edgepack.packager.cli.agent_release", "Make a release of the device agent itself."
+    ),
     "init": _Entry("edgepack.packager.cli.build", "Write an edgepack.toml for a model."),
     "profiles": _Entry("edgepack.packager.cli.profiles", "List and show hardware profiles."),
     "compare": _Entry(
@@ -100,7 +103,7 @@ class LazyGroup(click.Group):
         module = _COMMANDS[cmd_name].module
         try:
             with without_log_lines():  # of ONNX Runtime, which commands of the packager load
-                command = getattr(importlib.import_module(module), cmd_name)
+                command = getattr(importlib.import_module(module), cmd_name.replace("-", "_"))
             gc.freeze()
         except ModuleNotFoundError as error:
             raise _missing(cmd_name, error) from error

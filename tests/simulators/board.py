@@ -84,6 +84,8 @@ class Board:
 class SimulatedFirmware:
     """The firmware hook of an agent's process on a board."""
 
+    noun, starter, basis = "firmware", "bootloader", "firmware"
+
     def __init__(self, board: Board, faults: Moments) -> None:
         self._board = board
         self._faults = faults

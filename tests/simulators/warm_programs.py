@@ -46,7 +46,7 @@ _SCRIPTS = {
     str(Path(sys.executable).with_name("edgepack")): "edgepack.cli",
     str(Path(sys.executable).with_name("edgepack-agent")): "edgepack.agent.cli",
 }
-_OF_THE_PACKAGER = frozenset({"build", "init", "profiles", "compare", "delta"})
+_OF_THE_PACKAGER = frozenset({"agent-release", "build", "init", "profiles", "compare", "delta"})
 _READ_AT_THE_START = (*("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "ORT_"),)
 _PARAMETERS = tuple(inspect.signature(subprocess.Popen._execute_child).parameters)[2:]  # type: ignore[attr-defined]
 _USUAL = {

@@ -13,6 +13,7 @@ from edgepack.agent.hooks.firmware import STEPS, FirmwareStep, markdown
 from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.update.firmware import MAX_LEAVES, MAX_RETURNS, REVERT_TRIES
 from edgepack.agent.update.lifecycle import TABLE, State
+from edgepack.bundle.agent_release import AGENT_RELEASE
 from edgepack.bundle.manifest import Firmware
 from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.world import PowerCutError, World, hook_says
@@ -375,6 +376,30 @@ def test_release_that_names_firmware_waits_for_the_end_of_a_trial(
     assert served == {"other": 1, "tiny": 1}
     assert world.board.version == "2.0"
     assert world.board.is_settled
+
+
+@pytest.mark.parametrize(
+    ("name", "installer", "because"),
+    [
+        ("tiny", AGENT_RELEASE, "only a release named edgepack-agent"),
+        (AGENT_RELEASE, "sim", "only a release named edgepack-agent"),
+        (AGENT_RELEASE, AGENT_RELEASE, "without the launcher"),
+    ],
+)
+def test_only_a_release_of_that_name_replaces_the_agent(
+    world: World, releases: Releases, tmp_path: Path, name: str, installer: str, because: str
+) -> None:
+    firmware = Firmware(installer=installer, version="2.0", file="firmware/agent.tar")
+    bundle = make_bundle(
+        tmp_path / "made", releases.key, name=name, release=9, firmware={firmware: b"image 2.0"}
+    )
+    world.link.hold(bundle)
+    world.models.take(bundle.desired(9))
+    world.settle()
+    journal = world.models[name].journal
+    assert journal.state == "REJECTED"
+    assert because in journal.because
+    assert world.board.version == "1.0"
 
 
 def test_release_asks_again_which_firmware_runs(world: World, releases: Releases) -> None:

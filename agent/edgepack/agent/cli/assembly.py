@@ -1,8 +1,10 @@
 """Assembly of the program: the only place that connects the parts of the agent."""
 
 import logging
+import os
 import random
 import secrets
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -42,6 +44,8 @@ from edgepack.agent.runtime.verification import (
     Verified,
     verify_in_child,
 )
+from edgepack.agent.self_update.agent_installer import AgentInstaller
+from edgepack.agent.self_update.agent_slots import find_agent_slots
 from edgepack.agent.state.captured import switch_capture
 from edgepack.agent.state.decryption_key import write_key_file
 from edgepack.agent.state.holders import HolderWatch, open_holders
@@ -121,6 +125,11 @@ def run_daemon(
 
     connection = Connection(config, broker, inbox, boot=boot, signer=signer, rng=random.Random())
     orders = LocalOrders(Path(config.state_dir), inbox.wake)
+    installer = make_agent_installer(
+        path,
+        is_connected=lambda: connection.is_connected,
+        restart=lambda: os.kill(os.getpid(), signal.SIGTERM),
+    )
     agent = Agent(
         config,
         inbox,
@@ -134,6 +143,7 @@ def run_daemon(
             worker=worker,
             fetch_worker=fetch_worker,
             facts=facts,
+            installer=installer,
         ),
         boot=boot,
         trust=trust,
@@ -181,6 +191,7 @@ def assemble_models(
     worker: Worker | None = None,
     fetch_worker: Worker | None = None,
     facts: FactsReader | None = None,
+    installer: AgentInstaller | None = None,
 ) -> Models:
     """Make the models with all their dependencies on this device.
 
@@ -194,8 +205,12 @@ def assemble_models(
     firmware = open_firmware(config)
 
     def read_facts() -> DeviceFacts:
-        version = firmware.version if firmware else ""
-        return msgspec.structs.replace(reader.read(), firmware=version)
+        found = reader.read()
+        return msgspec.structs.replace(
+            found,
+            firmware=firmware.version if firmware else "",
+            agent_version=installer.version if installer else found.agent_version,
+        )
 
     verdicts = Verdicts(state_dir)
     first_answers = FirstAnswersStore(state_dir)
@@ -226,6 +241,7 @@ def assemble_models(
         ),
         temperature_c=lambda: highest_temperature_c(Path(config.telemetry.sysfs_dir)),
         firmware=firmware,
+        agent=installer,
     )
     remove_stale_plain_files()
     for trouble in (
@@ -248,6 +264,20 @@ def assemble_models(
         disk_patience_s=DISK_PATIENCE_S if worker else 0.0,
     )
     return Models(deps, notify)
+
+
+def make_agent_installer(
+    path: Path, *, is_connected: Callable[[], bool] | None, restart: Callable[[], None]
+) -> AgentInstaller | None:
+    """Return the installer of releases of the agent; None if no launcher started this process.
+
+    Args:
+        path, is_connected, restart: See `AgentInstaller`.
+    """
+    slots = find_agent_slots()
+    if slots is None:
+        return None
+    return AgentInstaller(slots, path, is_connected=is_connected, restart=restart)
 
 
 def _write_verification(config: AgentConfig) -> str:

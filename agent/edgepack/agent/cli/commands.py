@@ -179,8 +179,11 @@ def install(
 
     with local_device(config_path, bundle) as device, device.verified(bundle, metadata) as verified:
         offer = local_offer(verified, soak_s=soak_s, rollback=rollback)
-        device.carry_out(LocalLink(verified), offer.bundle.name, offer)
+        link = LocalLink(verified)
+        device.carry_out(link, offer.bundle.name, offer)
     show_status(device.state_dir, as_json=as_json)
+    if link.is_restarting:
+        click.echo("note: the new agent is on trial: start the agent, which proves it", err=True)
 
 
 @cli.command()

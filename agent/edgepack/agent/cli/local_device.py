@@ -51,6 +51,7 @@ class LocalDevice:
 
     Args:
         config: The agent's settings.
+        config_path: Their file.
         stack: Holds the state folder while no agent runs.
         archive: The opened bundle.
 
@@ -60,9 +61,14 @@ class LocalDevice:
     """
 
     def __init__(
-        self, config: AgentConfig, stack: contextlib.ExitStack, archive: BinaryIO | None = None
+        self,
+        config: AgentConfig,
+        config_path: Path,
+        stack: contextlib.ExitStack,
+        archive: BinaryIO | None = None,
     ) -> None:
-        self._config, self._stack, self._archive = config, stack, archive
+        self._config, self._config_path = config, config_path
+        self._stack, self._archive = stack, archive
         self.state_dir = Path(config.state_dir)
         self.is_alone = self._enter(START_S)
 
@@ -115,7 +121,7 @@ class LocalDevice:
             log.info("the agent has stopped; waiting for its next start")
             time.sleep(RETRY_S)
             self.is_alone = self._enter(RETURN_S)
-        carry_out(_models(self._config, link), link, name, order)
+        carry_out(_models(self._config, self._config_path, link), link, name, order)
 
     def _enter(self, wait_s: float) -> bool:
         """Hold the state folder; return False if an agent holds the folder and takes orders.
@@ -194,7 +200,7 @@ def local_device(config_path: Path, bundle: Path | None = None) -> Iterator[Loca
             archive = stack.enter_context(open_regular(bundle.resolve()))
         become_owner(Path(config.state_dir))
         try:
-            yield LocalDevice(config, stack, archive)
+            yield LocalDevice(config, config_path, stack, archive)
         except OSError as error:
             raise disk_error(error, "the agent's state", config.state_dir) from error
         finally:
@@ -217,9 +223,10 @@ def disk_error(error: OSError, what: str, place: str = "") -> DeviceError:
     )
 
 
-def _models(config: AgentConfig, link: LocalLink) -> Models:
-    from edgepack.agent.cli.assembly import assemble_models, open_telemetry
+def _models(config: AgentConfig, config_path: Path, link: LocalLink) -> Models:
+    from edgepack.agent.cli.assembly import assemble_models, make_agent_installer, open_telemetry
 
-    models = assemble_models(config, link, open_telemetry(config))
+    installer = make_agent_installer(config_path, is_connected=None, restart=link.end)
+    models = assemble_models(config, link, open_telemetry(config), installer=installer)
     models.start()
     return models

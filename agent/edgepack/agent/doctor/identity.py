@@ -139,10 +139,16 @@ def check_broker(device: Device) -> Iterator[Finding]:
                 "check network, firewall and broker.url; models serve meanwhile",
             )
         return
-    yield from _try_broker(config.broker, config.device)
+    yield from try_broker(config.broker, config.device)
 
 
-def _try_broker(broker: BrokerConfig, name: str) -> Iterator[Finding]:
+def try_broker(broker: BrokerConfig, name: str) -> Iterator[Finding]:
+    """Connect to each node of a broker, without a message.
+
+    Args:
+        broker: Settings of the broker.
+        name: The device.
+    """
     try:
         ways = find_ways(broker)
         context = tls_context(broker, name) if ways[0].address.is_tls else None

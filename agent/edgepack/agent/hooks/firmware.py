@@ -85,6 +85,8 @@ class FirmwareHook:
         version: Version of the running firmware, as last printed; "" while unknown.
     """
 
+    noun, starter, basis = "firmware", "bootloader", "firmware"
+
     def __init__(self, hook: Path, *, timeout_s: float, boot_id_file: Path) -> None:
         self._hook = hook
         self._timeout_s = timeout_s

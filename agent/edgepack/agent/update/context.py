@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from edgepack.agent.config import FirmwareConfig
 from edgepack.agent.hooks.firmware import FirmwareStep
 from edgepack.agent.hooks.runner import HookVerdict, update_facts
 from edgepack.agent.telemetry.pace import Pace
@@ -15,13 +14,14 @@ from edgepack.agent.transfer.ahead import Taken
 from edgepack.agent.transfer.download import Download
 from edgepack.agent.transfer.manifest_download import ManifestDownload
 from edgepack.agent.transfer.need_scheduler import NeedScheduler
-from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
+from edgepack.agent.update.dependencies import AgentDependencies, Installer, ModelParts
 from edgepack.agent.update.footprint import serving_bytes
 from edgepack.agent.update.journal import Journal
 from edgepack.agent.update.lifecycle import Outcome
 from edgepack.agent.update.work import Job, Work, Worker
 from edgepack.agent.watch.ledger import Ledger
 from edgepack.bandwidth import parse_bandwidth
+from edgepack.bundle.agent_release import AGENT_RELEASE, environment_kind
 from edgepack.bundle.manifest import (
     HOOKS_FOLDER,
     MANIFEST_FILE,
@@ -365,14 +365,36 @@ class UpdateContext:
             self.notify_hooks(stage, when)
             self.scratch.hooks_done.add((stage, when))
 
+    @property
+    def is_of_agent(self) -> bool:
+        """True for releases of the agent itself, by their reserved name."""
+        return self.model.name == AGENT_RELEASE
+
+    @property
+    def installer(self) -> Installer | None:
+        """Installer of the release's artefact; None if this device has none."""
+        return self.deps.tools.agent if self.is_of_agent else self.deps.tools.firmware
+
+    def find_artefact(self, manifest: Manifest) -> Firmware | None:
+        """Return the artefact of a release for this kind of device; None if there is none."""
+        if self.is_of_agent:
+            return find_firmware(manifest, AGENT_RELEASE, environment_kind())
+        settings = self.deps.config.firmware
+        return find_firmware(manifest, settings.installer, settings.compatible)
+
     def run_firmware(self, step: FirmwareStep) -> HookVerdict:
-        """Run a step of the firmware hook in the background, and note each failure.
+        """Run a step of the installer in the background, and note each failure.
 
         Raises:
-            DeviceError: The device has no firmware hook.
+            DeviceError: The device has no installer.
             NotYetError: The step is not done.
         """
-        firmware = self.deps.tools.firmware
+        firmware = self.installer
+        if firmware is None and self.is_of_agent:
+            raise DeviceError(
+                "no launcher started this agent, so no release of the agent can be installed",
+                remedy="run the agent from its package, by /usr/bin/edgepack-agent run",
+            )
         if firmware is None:
             raise DeviceError(
                 "the release changes the firmware, and this device has no firmware hook",
@@ -380,12 +402,12 @@ class UpdateContext:
             )
         facts = self._hook_facts() | self._firmware_facts()
         verdict: HookVerdict = self.run_in_background(
-            f"{_HOOKS} firmware {step}", lambda halt: firmware.run(step, facts, halt)
+            f"{_HOOKS} {firmware.noun} {step}", lambda halt: firmware.run(step, facts, halt)
         )
         if step == "running":
             self.read_facts()
         if verdict.verdict != "go":
-            self.note("hook", f"firmware {step}: {verdict.because}")
+            self.note("hook", f"{firmware.noun} {step}: {verdict.because}")
         return verdict
 
     def _firmware_facts(self) -> dict[str, str]:
@@ -398,17 +420,17 @@ class UpdateContext:
             "firmware_version": plan.version,
             "firmware_previous": plan.previous,
             "firmware_file": str(file) if file.is_file() else "",
-            "firmware_previous_file": self._find_artefact(plan.previous),
+            "firmware_previous_file": self._previous_artefact(plan.previous),
         }
 
-    def _find_artefact(self, version: str) -> str:
+    def _previous_artefact(self, version: str) -> str:
         """Return the artefact of a firmware in the slot of the committed release; "" without."""
-        committed, settings = self.journal.committed, self.deps.config.firmware
+        committed = self.journal.committed
         if committed is None or not version:
             return ""
         content = self.deps.slots.read_file(committed.digest, MANIFEST_FILE)
         try:
-            found = find_firmware(decode_manifest(content or b""), settings)
+            found = self.find_artefact(decode_manifest(content or b""))
         except EdgepackError:
             return ""
         if found is None or found.version != version:
@@ -441,11 +463,11 @@ class UpdateContext:
         )
 
 
-def find_firmware(manifest: Manifest, settings: FirmwareConfig) -> Firmware | None:
+def find_firmware(manifest: Manifest, installer: str, compatible: str) -> Firmware | None:
     """Return the artefact of a bundle for a kind of device; one for its board comes first."""
     fitting = [
         one
         for one in manifest.facts.firmware
-        if one.installer == settings.installer and one.compatible in ("", settings.compatible)
+        if one.installer == installer and one.compatible in ("", compatible)
     ]
     return max(fitting, key=lambda one: bool(one.compatible), default=None)

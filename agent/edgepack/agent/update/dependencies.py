@@ -53,13 +53,19 @@ class Link(Protocol):
         """Publish the missing chunks."""
 
 
-class Firmware(Protocol):
-    """The device's firmware: `edgepack.agent.hooks.firmware.FirmwareHook`.
+class Installer(Protocol):
+    """Installer of artefacts: the firmware hook, or the slots of the agent itself.
 
     Attributes:
-        version: Version of the running firmware, as last read; "" while unknown.
+        noun: The installed thing, for messages.
+        starter: Program that falls back from a start that fails, for messages.
+        basis: Name of the version in the basis of a choice.
+        version: Running version, as last read; "" while unknown.
     """
 
+    noun: str
+    starter: str
+    basis: str
     version: str
 
     def run(self, step: FirmwareStep, facts: Mapping[str, str], halt: Halt) -> HookVerdict:
@@ -87,6 +93,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
             halted.
         temperature_c: Returns the highest temperature, degrees Celsius; None if not known.
         firmware: The firmware hook; None where the device has none.
+        agent: The slots of the agent; None if no launcher started this agent.
     """
 
     read_facts: Callable[[], DeviceFacts]
@@ -100,7 +107,8 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     heat: Callable[[], str] = str
     verify: Callable[[Path, Variant, Halt], Verified] = lambda *_: Verified()
     temperature_c: Callable[[], float | None] = lambda: None
-    firmware: Firmware | None = None
+    firmware: Installer | None = None
+    agent: Installer | None = None
 
 
 class AgentDependencies(msgspec.Struct, kw_only=True):
@@ -158,10 +166,10 @@ class Neighbours(Protocol):
         """Return the memory of the releases that updates will add."""
 
     def changes_firmware(self) -> str:
-        """Return the model whose update has changed the firmware; "" without such an update."""
+        """Return the model whose update has changed firmware or agent; "" without an update."""
 
-    def unproven_on(self, firmware: str, since: float) -> dict[str, str]:
-        """Return each model that is not proven on a firmware: why not, or "" before its probe."""
+    def unproven_on(self, basis: str, version: str, since: float) -> dict[str, str]:
+        """Return each model that is not proven on a version: why not, or "" before its probe."""
 
 
 class ModelParts(msgspec.Struct, frozen=True, kw_only=True):

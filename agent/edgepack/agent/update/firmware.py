@@ -3,7 +3,8 @@ REVERTING.
 
 The bundle has the artefact, so the agent fetches and verifies the artefact like any other file.
 The firmware hook installs the artefact beside the running firmware. The new firmware runs on trial
-until the model is proven there; then both are committed, or both go back.
+until the model is proven there; then both are committed, or both go back. A release of the agent
+itself takes the same way: its artefact is an environment of the agent, and only the agent restarts.
 """
 
 import msgspec
@@ -14,10 +15,10 @@ from edgepack.agent.update.context import (
     Step,
     UpdateContext,
     Wait,
-    find_firmware,
 )
 from edgepack.agent.update.journal import FirmwarePlan
 from edgepack.agent.update.lifecycle import TABLE
+from edgepack.bundle.agent_release import AGENT_RELEASE, check_name, environment_kind
 from edgepack.bundle.manifest import Manifest
 from edgepack.errors import DeviceError
 
@@ -43,11 +44,11 @@ def plan_firmware(context: UpdateContext, manifest: Manifest) -> FirmwarePlan | 
     """
     if not manifest.facts.firmware:
         return None
-    settings, firmware = context.deps.config.firmware, context.deps.tools.firmware
-    found = find_firmware(manifest, settings)
+    check_name(manifest)
+    firmware, found = context.installer, context.find_artefact(manifest)
     if firmware is None or found is None:
         kinds = ", ".join(one.kind for one in manifest.facts.firmware)
-        kind = f"{settings.installer} {settings.compatible}".rstrip() or "without firmware hook"
+        kind = _kind_of_device(context)
         raise DeviceError(f"the release requires firmware for {kinds}; this device is {kind}")
     if wait := _wait_for_others(context):
         return wait
@@ -60,23 +61,33 @@ def plan_firmware(context: UpdateContext, manifest: Manifest) -> FirmwarePlan | 
     return FirmwarePlan(version=found.version, file=found.file)
 
 
+def _kind_of_device(context: UpdateContext) -> str:
+    if not context.is_of_agent:
+        settings = context.deps.config.firmware
+        return f"{settings.installer} {settings.compatible}".rstrip() or "without firmware hook"
+    if context.installer is None:
+        return "without the launcher of the package, which starts releases of the agent"
+    return f"{AGENT_RELEASE} {environment_kind()}"
+
+
 def _wait_for_others(context: UpdateContext) -> Wait | None:
     """Return the wait for the end of another update's firmware trial; None without a trial."""
     name = context.model.others.changes_firmware()
     if not name:
         return None
-    return Wait(seconds=BUSY_S, because=f"waits until {name} ends its trial of the firmware")
+    noun = "agent" if name == AGENT_RELEASE else "firmware"
+    return Wait(seconds=BUSY_S, because=f"waits until {name} ends its trial of the {noun}")
 
 
 def why_off_trial(context: UpdateContext) -> str:
     """Return why the firmware of the update is not on trial any more; "" if all is well."""
-    plan, firmware = context.journal.firmware, context.deps.tools.firmware
+    plan, firmware = context.journal.firmware, context.installer
     running = firmware.version if firmware else ""
-    if plan is None or not running or running == plan.version:
+    if firmware is None or plan is None or not running or running == plan.version:
         return ""
     return (
-        f"firmware {running} runs instead of {plan.version}: the bootloader fell back before the "
-        "commit"
+        f"{firmware.noun} {running} runs instead of {plan.version}: the {firmware.starter} fell "
+        "back before the commit"
     )
 
 
@@ -96,12 +107,13 @@ def install_firmware(context: UpdateContext) -> Step:
         return held_up
     running = _running(context)
     if running == plan.version:  # 2
-        because = f"firmware {running} runs already"
+        because = f"{_noun(context)} {running} runs already"
         if plan.previous:
             return Ended(outcome="success", because=because)
         return Ended(outcome="already", because=because, changes={"firmware": None})
     if not running:
-        return Ended(outcome="failure", because="the version of the running firmware is not known")
+        because = f"the version of the running {_noun(context)} is not known"
+        return Ended(outcome="failure", because=because)
     if not (boot := _boot(context)):
         because = "no restart could be noticed: firmware.boot_id_file cannot be read, or is empty"
         return Ended(outcome="failure", because=because)
@@ -114,7 +126,7 @@ def install_firmware(context: UpdateContext) -> Step:
         return held_up
     return Ended(
         outcome="success",
-        because=f"firmware {plan.version} is installed beside {running}; the device restarts",
+        because=f"{_noun(context)} {plan.version} is installed beside {running}, for a restart",
     )
 
 
@@ -125,18 +137,20 @@ def restart_device(context: UpdateContext) -> Step:
         return held_up
     running = _running(context)
     if running == plan.version:
-        return Ended(outcome="success", because=f"firmware {running} runs, on trial")
+        return Ended(outcome="success", because=f"{_noun(context)} {running} runs, on trial")
     if _boot(context) != plan.boot:
+        starter = context.installer.starter if context.installer else "bootloader"
         because = (
-            f"firmware {running or 'unknown'} runs after the restart instead of {plan.version}: "
-            "the bootloader fell back, or the artefact is of another version"
+            f"{_noun(context)} {running or 'unknown'} runs after the restart instead of "
+            f"{plan.version}: the {starter} fell back, or the artefact is of another version"
         )
         return Ended(outcome="failure", because=because)
     if not context.scratch.is_restarting:
         if plan.leaves >= MAX_LEAVES:
             because = (
-                f"firmware {running or 'unknown'} runs instead of {plan.version}: the restart was "
-                f"asked for {plan.leaves} times, and firmware.boot_id_file has not changed"
+                f"{_noun(context)} {running or 'unknown'} runs instead of {plan.version}: the "
+                f"restart was asked for {plan.leaves} times, and firmware.boot_id_file has not "
+                "changed"
             )
             return Ended(outcome="failure", because=because)
         context.model.store.update(firmware=msgspec.structs.replace(plan, leaves=plan.leaves + 1))
@@ -146,38 +160,40 @@ def restart_device(context: UpdateContext) -> Step:
 
 def confirm_firmware(context: UpdateContext) -> Step:
     """End the trial, once every other model of the device is proven on the firmware, too."""
-    plan, scratch = _plan(context), context.scratch
+    plan, scratch, noun = _plan(context), context.scratch, _noun(context)
     if held_up := _run_once(context, "running"):
         return held_up
     running = _running(context)
     if running != plan.version:
-        because = f"firmware {running or 'unknown'} runs instead of {plan.version}"
+        because = f"{noun} {running or 'unknown'} runs instead of {plan.version}"
         return Ended(outcome="failure", because=because)
     scratch.until = scratch.until or context.now() + context.deps.config.firmware.reboot_s
-    unproven = context.model.others.unproven_on(running, context.journal.taken_at)
+    basis = context.installer.basis if context.installer else noun
+    unproven = context.model.others.unproven_on(basis, running, context.journal.taken_at)
     for name, because in unproven.items():
         if because or context.now() >= scratch.until:
-            because = f"model {name} is not proven on firmware {running}: {because or 'no probe'}"
+            because = f"model {name} is not proven on {noun} {running}: {because or 'no probe'}"
             return Ended(outcome="failure", because=because)
     if unproven:
         names = ", ".join(unproven)
-        return Wait(seconds=BUSY_S, because=f"waits until {names} is proven on firmware {running}")
+        return Wait(seconds=BUSY_S, because=f"waits until {names} is proven on {noun} {running}")
     if held_up := _run_once(context, "commit"):
         return held_up
-    because = f"{context.journal.because}; firmware {running} is committed with it"
+    because = f"{context.journal.because}; {noun} {running} is committed with it"
     return Ended(outcome="success", because=because)
 
 
 def revert_firmware(context: UpdateContext) -> Step:
     """Start the previous firmware again; a failure is reported, and the old model serves anyway."""
     plan, scratch = _plan(context), context.scratch
-    if context.deps.tools.firmware is None:
-        return _give_up(context, "the device has no firmware hook any more")
+    if context.installer is None:
+        gone = "launcher" if context.is_of_agent else "firmware hook"
+        return _give_up(context, f"the device has no {gone} any more")
     for step in ("revert", "running"):
         if held_up := _run_once(context, step, tries=REVERT_TRIES):
             return held_up if isinstance(held_up, Wait) else _give_up(context, held_up.because)
     if _running(context) == plan.previous:
-        because = f"{context.journal.because}; firmware {plan.previous} runs again"
+        because = f"{context.journal.because}; {_noun(context)} {plan.previous} runs again"
         return Ended(outcome="success", because=because, changes={"firmware": None})
     if not scratch.is_restarting:
         if plan.returns >= MAX_RETURNS:
@@ -192,7 +208,7 @@ def revert_firmware(context: UpdateContext) -> Step:
 def _give_up(context: UpdateContext, because: str) -> Ended:
     """Report that the firmware stays; the watch proves the old model on the firmware."""
     running = _running(context) or "unknown"
-    because = f"{context.journal.because}; firmware {running} stays: {because}"
+    because = f"{context.journal.because}; {_noun(context)} {running} stays: {because}"
     context.note("hook", because)
     return Ended(outcome="failure", because=because, changes={"firmware": None})
 
@@ -205,7 +221,9 @@ def _reboot(context: UpdateContext, *, tries: int = 1) -> Step:
     limit_s = context.deps.config.firmware.reboot_s
     scratch.until = scratch.until or context.now() + limit_s
     if context.now() >= scratch.until:
-        return Ended(outcome="failure", because=f"the device did not restart within {limit_s:g} s")
+        restarting = "agent" if context.is_of_agent else "device"
+        because = f"the {restarting} did not restart within {limit_s:g} s"
+        return Ended(outcome="failure", because=because)
     return Wait(seconds=scratch.until - context.now())
 
 
@@ -225,7 +243,7 @@ def _run_once(context: UpdateContext, step: FirmwareStep, *, tries: int = 1) -> 
     limit_s = context.deps.config.firmware.timeout_s
     scratch.patient_until = scratch.patient_until or context.now() + limit_s
     is_patient = TABLE[context.journal.state].newer or context.now() < scratch.patient_until
-    because = f"firmware {step}: {verdict.because}"
+    because = f"{_noun(context)} {step}: {verdict.because}"
     if verdict.verdict == "retry" and not is_patient:
         return Ended(outcome="failure", because=f"{because}, for {limit_s:g} s")
     if scratch.failures < tries:
@@ -240,11 +258,15 @@ def _plan(context: UpdateContext) -> FirmwarePlan:
     return plan
 
 
+def _noun(context: UpdateContext) -> str:
+    return "agent" if context.is_of_agent else "firmware"
+
+
 def _running(context: UpdateContext) -> str:
-    firmware = context.deps.tools.firmware
+    firmware = context.installer
     return firmware.version if firmware else ""
 
 
 def _boot(context: UpdateContext) -> str:
-    firmware = context.deps.tools.firmware
+    firmware = context.installer
     return firmware.read_boot() if firmware else ""

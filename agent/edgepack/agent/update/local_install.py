@@ -26,11 +26,15 @@ class LocalLink:
 
     Args:
         bundle: The verified bundle, complete; None when everything is in a slot.
+
+    Attributes:
+        is_restarting: Whether a new agent must start, to continue the update.
     """
 
     def __init__(self, bundle: VerifiedBundle | None = None) -> None:
         self._starts: dict[str, tuple[Path, tuple[int, ...]]] = {}
         self._needs: list[Need] = []
+        self.is_restarting = False
         if bundle is None:
             return
         for path in (MANIFEST_FILE, SIGNATURE_FILE):
@@ -47,6 +51,10 @@ class LocalLink:
     def ask(self, need: Need) -> None:
         """Keep a need until `deliver`."""
         self._needs.append(need)
+
+    def end(self) -> None:
+        """End the command: only another agent can continue the update."""
+        self.is_restarting = True
 
     def deliver(self, accept: Callable[[str, int, bytes], object]) -> bool:
         """Hand out every chunk that was asked for.
@@ -142,6 +150,9 @@ def carry_out(models: Models, link: LocalLink, name: str, order: ModelOrder) -> 
     updater = models.install(name, order)
     try:
         _follow(updater, link)
+        if link.is_restarting:
+            updater.suspend()
+            return
     except KeyboardInterrupt:
         raise DeviceError(
             f"interrupted in {updater.journal.state}; the order is not finished",
@@ -168,7 +179,7 @@ def why_not_done(updater: Updater, name: str, order: ModelOrder) -> str:
 
 
 def _follow(updater: Updater, link: LocalLink) -> None:
-    while not updater.is_at_rest:
+    while not updater.is_at_rest and not link.is_restarting:
         wait_s = updater.advance()
         if updater.disk_fault:
             raise DeviceError(

@@ -431,10 +431,10 @@ class _Others:
         return sum(one.coming_bytes() for one in self._each())
 
     def changes_firmware(self) -> str:
-        """Return the model whose update has changed the firmware; "" without such an update."""
+        """Return the model whose update has changed firmware or agent; "" without an update."""
         return next((one.name for one in self._each() if one.changes_firmware), "")
 
-    def unproven_on(self, firmware: str, since: float) -> dict[str, str]:
-        """Return each model that is not proven on a firmware: why not, or "" before its probe."""
-        found = {one.name: one.why_not_on(firmware, since) for one in self._each()}
+    def unproven_on(self, basis: str, version: str, since: float) -> dict[str, str]:
+        """Return each model that is not proven on a version: why not, or "" before its probe."""
+        found = {one.name: one.why_not_on(basis, version, since) for one in self._each()}
         return {name: because for name, because in found.items() if because is not None}

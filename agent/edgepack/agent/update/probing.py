@@ -26,7 +26,8 @@ def after_staging(context: UpdateContext) -> Step:
     if held_up := context.run_hooks("staged", "after"):
         return held_up
     if plan := context.journal.firmware:
-        return Ended(outcome="firmware", because=f"staged, with firmware {plan.version}")
+        noun = "agent" if context.is_of_agent else "firmware"
+        return Ended(outcome="firmware", because=f"staged, with {noun} {plan.version}")
     return Ended(outcome="success", because="staged, to be probed")
 
 

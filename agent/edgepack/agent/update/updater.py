@@ -153,15 +153,16 @@ class Updater:
 
     @property
     def changes_firmware(self) -> bool:
-        """True if the running update has begun to change the device's firmware."""
+        """True if the running update has begun to change the device's firmware or agent."""
         plan = self.journal.firmware
         return self.journal.state not in RESTING and plan is not None and bool(plan.previous)
 
-    def why_not_on(self, firmware: str, since: float) -> str | None:
-        """Return why the serving release is not proven on a firmware.
+    def why_not_on(self, basis: str, version: str, since: float) -> str | None:
+        """Return why the serving release is not proven on a version of firmware or agent.
 
         Args:
-            firmware: Version of the running firmware.
+            basis: Name of the version in the basis of a choice.
+            version: Running version.
             since: Begin of its trial, seconds since the epoch.
 
         Returns:
@@ -173,7 +174,7 @@ class Updater:
             return None
         if told.symptom == "basis" and told.state == "DEGRADED" and told.since >= since:
             return told.because
-        if active is None or active.basis.get("firmware", "") == firmware:
+        if active is None or active.basis.get(basis, "") == version:
             return None
         return ""
 

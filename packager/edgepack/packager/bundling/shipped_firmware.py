@@ -30,10 +30,12 @@ class ShippedFirmware(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         firmware: Its facts in the manifest.
         file: The artefact on this host.
+        boundaries: Bytes at which its parts begin, which releases may share.
     """
 
     firmware: Firmware
     file: Path
+    boundaries: tuple[int, ...] = ()
 
 
 def parse_firmware(text: str) -> ShippedFirmware:
@@ -90,7 +92,7 @@ def copy_firmware(folder: Path, shipped: Sequence[ShippedFirmware]) -> tuple[Fil
         target = folder / one.firmware.file
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(one.file, target)
-    return tuple(entry(folder, one.firmware.file) for one in shipped)
+    return tuple(entry(folder, one.firmware.file, one.boundaries) for one in shipped)
 
 
 def check_shipped_hooks(folder: Path) -> None:

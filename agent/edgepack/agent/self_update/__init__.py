@@ -1,0 +1,1 @@
+"""Updates of the agent itself: environments side by side, and a launcher."""
