@@ -266,7 +266,8 @@ def test_weights_that_changed_are_noticed_while_another_model_waits_for_its_file
     for _ in range(3):
         device.models.advance()
         device.now += 10
-    assert not device.models["det"].is_at_rest, "it is repaired"
+    told = [event.because for event in device.models["det"].journal.outbox]
+    assert any("bytes have changed" in one for one in told), told
 
 
 def test_what_a_process_could_not_open_is_looked_at_soon(device: World, shelf: Shelf) -> None:
