@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import click
+import pytest
 
 from edgepack.packager.cli.text_table import text_list, text_table
 
@@ -46,3 +47,13 @@ def test_a_build_starts_without_what_few_builds_need() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert ended.stdout.decode().strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "child", ["packager.runtime.trial", "packager.runtime.race_child", "agent.runtime.probing"]
+)
+def test_a_child_that_runs_a_model_needs_no_onnx(child: str) -> None:
+    """A board has no onnx, and a device has no memory for it."""
+    program = f"import sys, edgepack.{child}; print('onnx' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert ended.stdout.decode().strip() == "False"
