@@ -3,13 +3,12 @@
 import importlib
 import logging
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import msgspec
 
+from benchmarks.evidence.computed import COMPUTED
 from benchmarks.evidence.constants import Constant, find_constants, read_list
 from benchmarks.evidence.page import Count, Measured
 from benchmarks.evidence.reads import find_lines, find_reads
@@ -26,8 +25,14 @@ KEPT = 0.99
 MOVED = 0.001
 LOST = 0.1
 
-ALL = KINDS | SHIPPED
+ALL = KINDS | COMPUTED | SHIPPED
 """In the table's order."""
+
+_CROSS_CHECK = "agent/edgepack/tasks/cross_check.py"
+"""Wrong declarations are for its constants."""
+
+_TOLERANCES = "packager/edgepack/packager/gates/tolerances.py"
+"""Golden outputs are for its constants."""
 
 _STORE = CACHE / "results" / "evidence"
 
@@ -45,8 +50,10 @@ def measure_kind(name: str, version: str) -> Measured:
         if version in ("", known.version):
             return known
     logging.disable(logging.WARNING)  # of the quantizer
-    with tempfile.TemporaryDirectory(prefix="edgepack-evidence-") as folder:
-        found = measure(record(ALL[name], Path(folder) / name), version)
+    recordings = record(ALL[name], CACHE / "evidence" / name)
+    found = measure(recordings, version)
+    for recording in recordings:
+        recording.save()
     file.parent.mkdir(parents=True, exist_ok=True)
     write_file(file, msgspec.json.encode(found))
     return found
@@ -59,22 +66,30 @@ def measure(recordings: Sequence[Recording], version: str = "") -> Measured:
         recordings: The recordings of one kind, with and without declarations.
         version: Of the sources.
     """
-    as_is = [tuple(recording.judge()) for recording in recordings]
+    as_is: list[tuple[Verdict, ...]] = []
+    for recording in recordings:
+        as_is.append(tuple(recording.judge(as_is[0] if recording.is_wrong else ())))
+    right = [place for place, one in enumerate(recordings) if not one.is_wrong]
     listed = read_list()
     wanted = {**listed.get("measured", {}), **listed.get("unproven", {})}
     constants = [one for one in find_constants() if one.key in wanted]
     lines = find_lines(constants)
-    reads = [find_reads(lambda one=one: tuple(one.judge()), lines) for one in recordings]  # type: ignore[misc]
+    reads = [
+        frozenset(wanted) if one.is_wrong else find_reads(lambda one=one: tuple(one.judge()), lines)  # type: ignore[misc]
+        for one in recordings
+    ]
     effects = {}
     for constant in constants:
-        if not any(constant.key in read for read in reads):
+        if not any(constant.key in reads[place] for place in right):
             continue
+        places = range(len(recordings)) if constant.file == _CROSS_CHECK else right
         for factor in FACTORS:
             changed = list(as_is)
             with _changed(constant, factor):
-                for place, recording in enumerate(recordings):
+                for place in places:
                     if constant.key in reads[place]:
-                        changed[place] = tuple(recording.judge())
+                        known = () if constant.file == _TOLERANCES else as_is[place]
+                        changed[place] = tuple(recordings[place].judge(known))
             effects[f"{constant.key} x{factor:g}"] = _count(recordings, as_is, changed)
     return Measured(
         kind=recordings[0].kind,
@@ -129,9 +144,16 @@ def _count(
     rows = [
         (variant.truth, old, new, place, [one.truth for one in recording.variants])
         for recording, before, after in zip(recordings, as_is, changed, strict=True)
+        if not recording.is_wrong
         for place, (variant, old, new) in enumerate(
             zip(recording.variants, before, after, strict=True)
         )
+    ]
+    misled = [
+        (variant.truth, new)
+        for recording, after in zip(recordings, changed, strict=True)
+        if recording.is_wrong
+        for variant, new in zip(recording.variants, after, strict=True)
     ]
     sure = [(truth, new) for truth, _, new, *_ in rows if new.passed and not new.weak]
     return Count(
@@ -139,7 +161,8 @@ def _count(
         moved=sum(abs(old.kept - new.kept) > MOVED for _, old, new, *_ in rows),
         changed=sum(
             (old.passed, old.weak, old.accepted) != (new.passed, new.weak, new.accepted)
-            for _, old, new, *_ in rows
+            for before, after in zip(as_is, changed, strict=True)
+            for old, new in zip(before, after, strict=True)
         ),
         lost=sum(truth < KEPT for truth, _ in sure),
         rejected=sum(truth >= INTACT and not new.passed for truth, _, new, *_ in rows),
@@ -150,5 +173,6 @@ def _count(
             for truth, _, new, _, truths in rows
             for is_accepted, other in zip(new.accepted, truths, strict=True)
         ),
+        misled=sum(truth < KEPT and new.passed and not new.weak for truth, new in misled),
         off=sum(new.passed and abs(truth - new.kept) > 0.01 for truth, _, new, *_ in rows),
     )

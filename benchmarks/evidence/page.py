@@ -8,7 +8,7 @@ from benchmarks.evidence.constants import SECTIONS, read_list
 from benchmarks.task_kinds.kind import Half
 
 HALVES: tuple[Half, ...] = ("developed", "independent")
-_COLUMNS = ("changed", "moved", "lost", "rejected", "weak", "off", "refused", "missed")
+_COLUMNS = ("changed", "moved", "lost", "rejected", "weak", "off", "refused", "missed", "misled")
 _HEAD = """# Evidence for the numbers that decide
 
 Written by `make evidence` from [`evidence.json`](evidence.json).
@@ -25,7 +25,8 @@ from fresh data. With and without declared outputs these are {variants} verdicts
 Each is compared with the verdict by the constants as they are. *Developed* kinds are the models
 that constants were chosen beside. *Independent* kinds are other models.
 
-- *changed*: verdicts that differ (passed, weak, rejected, or golden outputs that hold).
+- *changed*: verdicts that differ (passed, weak, or rejected; of limits of golden outputs, also
+  which golden outputs hold).
 - *moved*: reported shares that differ by more than .001.
 - *lost*: variants that keep less than .99, pass, and are not weak.
 - *rejected*: variants that keep .999 or more and do not pass.
@@ -35,6 +36,8 @@ that constants were chosen beside. *Independent* kinds are other models.
   operators.
 - *missed*: pairs of variants where the second one keeps .1 less, and its golden outputs hold the
   limits of the first one.
+- *misled*: as *lost*, if an output is declared as another task that its values fit. Only the
+  constants of the cross-check are measured so.
 
 """
 _READ = """
@@ -45,6 +48,9 @@ The verdicts on these models read the constant: models that it may have been cho
 | constant | developed | independent |
 | --- | --- | --- |
 """
+
+_LISTED = {"bound": "Bounds and their confidence", "unproven": "Constants without evidence"}
+"""Sections that the page shows with their reasons."""
 
 
 class Count(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +66,7 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
         off: Passed variants whose reported share is off by more than .01.
         refused: Variants whose own golden outputs do not hold their limits.
         missed: Pairs where the second variant keeps .1 less, and holds the limits of the first one.
+        misled: Variants that keep less than .99, pass and are not weak by a wrong declaration.
     """
 
     variants: int
@@ -71,6 +78,7 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
     off: int = 0
     refused: int = 0
     missed: int = 0
+    misled: int = 0
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +156,10 @@ def page(evidence: Evidence) -> str:
     if silent:
         text += "\nThese values change no verdict and no share:\n\n"
         text += "".join(f"- `{name}`\n" for name in silent)
+    for section, title in _LISTED.items():
+        reasons = listed.get(section, {})
+        text += f"\n## {title}\n\n" if reasons else ""
+        text += "".join(f"- `{key}`: {reason}.\n" for key, reason in reasons.items())
     return text
 
 

@@ -66,7 +66,7 @@ def test_stale_double_and_empty_entries_are_faults(tmp_path: Path) -> None:
 def test_a_changed_constant_changes_verdicts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recording, declared = record(KINDS["glyphs"], tmp_path / "glyphs")
+    recording, declared, *_ = record(KINDS["glyphs"], tmp_path / "glyphs")
     assert len(recording.variants) == len(RECIPES)
     assert (recording.is_declared, declared.is_declared) == (False, True)
     before = tuple(recording.judge())
