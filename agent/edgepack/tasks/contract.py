@@ -76,6 +76,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
         cost: Share of right answers that changed decisions are expected to cost; None where the
             float model does not tell.
         expected_loss: The same on other samples like these.
+        expected_loss_low: Its lower bound, one-sided, 95 %.
     """
 
     scale: Scale
@@ -89,6 +90,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     low_as_seen: float | None = None
     cost: float | None = None
     expected_loss: float | None = None
+    expected_loss_low: float | None = None
 
     @property
     def metric(self) -> str:

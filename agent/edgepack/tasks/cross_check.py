@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from edgepack.tasks.arrays import FEWEST_WITHIN, Outputs, Tensor, are_whole
+from edgepack.tasks.arrays import FEWEST_FOR_SPREAD, Outputs, Tensor, are_whole
 from edgepack.tasks.contract import LOSS, Agreement, Expected, Measure
 from edgepack.tasks.decibels import flat_pair
 from edgepack.tasks.description import GUESSED_FROM, UNKNOWN, TaskOutputs
@@ -248,7 +248,7 @@ def worst_tenth(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float:
     overall = float(np.std(np.concatenate([want for want, _ in pairs])))
     errors = []
     for want, have in pairs:
-        spread = float(np.std(want)) if want.size >= FEWEST_WITHIN else overall
+        spread = float(np.std(want)) if want.size >= FEWEST_FOR_SPREAD else overall
         error = float(np.sqrt(np.mean((have - want) ** 2)))
         errors.append(error / max(spread, 0.01 * overall, 1e-30))
     return float(np.percentile(errors, 90))

@@ -9,7 +9,8 @@ from edgepack.tasks.contract import LOSS, Measure, Scale
 from edgepack.tasks.intervals import mean_low
 
 LIKELIHOOD = Scale(metric="likelihood", least=0.99)
-_LEAST = 1e-4
+LEAST_SHARE = 1e-4
+"""Least probability of a class: below it scores are noise."""
 _MOST_TOLD = 1.0
 _NOTHING_TOLD = 1e-9
 """Nats: rounding of 64-bit sums."""
@@ -124,7 +125,7 @@ def are_probabilities(values: Sequence[Tensor]) -> bool:
 
 def bounded(value: Tensor) -> Floats:
     """Return probabilities with a finite logarithm; NaN becomes .5."""
-    return np.clip(np.nan_to_num(value.astype(np.float64), nan=0.5), _LEAST, 1.0 - _LEAST)
+    return np.clip(np.nan_to_num(value.astype(np.float64), nan=0.5), LEAST_SHARE, 1.0 - LEAST_SHARE)
 
 
 def logits(shares: Tensor) -> Floats:

@@ -232,7 +232,6 @@ def test_boxes_beside_an_output_of_scores_count_where_that_finds_something(
         (lambda value: {**value, "scores": 3.0 * value["scores"]}, "no scores"),
         (lambda value: {**value, "others": value["scores"] * 0.9}, "two outputs of scores"),
         (lambda value: {**value, "boxes": value["boxes"][..., :3]}, "three numbers a place"),
-        (lambda value: {name: entry[:, :90] for name, entry in value.items()}, "few places"),
     ],
 )
 def test_values_beside_what_may_be_no_scores_of_theirs_count_everywhere(

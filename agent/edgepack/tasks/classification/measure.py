@@ -74,6 +74,7 @@ def _compare_samples(
     share, count = float(is_same.mean()), len(same)
     are_scores = expected[0].dtype.kind == "f" and expected[0].size > 1
     costs = costs_of_changes(expected, got) if are_scores else None
+    loss, loss_low = (are_scores and expected_cost(expected, got)) or (None, None)
     measure = Measure(
         scale=TOP1,
         value=share,
@@ -81,7 +82,8 @@ def _compare_samples(
         output=output,
         may_differ=one_miss(count),
         cost=None if costs is None else float(costs.mean()),
-        expected_loss=expected_cost(expected, got) if are_scores else None,
+        expected_loss=loss,
+        expected_loss_low=loss_low,
     )
     losses = 1.0 - is_same.astype(np.float64) if costs is None else costs
     return Compared(measures=(measure,), losses=losses)

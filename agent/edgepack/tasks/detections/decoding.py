@@ -13,8 +13,10 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from edgepack.tasks.arrays import Bools, Floats, Integers, Outputs
+from edgepack.tasks.contract import LOSS
 from edgepack.tasks.detections.boxes import NONE, Boxes, suppress
 from edgepack.tasks.detections.layouts import (
+    MOST_FOUND,
     Activation,
     BoxOrder,
     DetectionHead,
@@ -29,12 +31,6 @@ _COORDINATES = 4
 _STRIDES = ((8, 16, 32), (8, 16, 32, 64))
 LEVEL_STRIDES = (4, 8, 16, 32, 64, 128)
 """Pixels between the places of one level."""
-
-_IN_ORDER = 0.95
-"""Share of the boxes found whose corners are in order, if they are corners: or sizes positive."""
-
-_MOST_FOUND = 0.25
-"""Share of the places at which a detector finds something, before suppression."""
 
 _LOGARITHMS_BELOW = 6.0
 """Sizes of a map, in its cells, are logarithms where none is larger: e⁶ is more than a map has."""
@@ -176,14 +172,14 @@ def _settle_order(head: DetectionHead, pictures: Sequence[Given]) -> DetectionHe
         count += len(places.boxes)
     boxes = np.concatenate(found)
     is_sparse = head.facts.is_suppressed or head.facts.is_by_level
-    if not is_sparse and len(boxes) > _MOST_FOUND * count:
+    if not is_sparse and len(boxes) > MOST_FOUND * count:
         return None
     orders: dict[BoxOrder, Tensor] = {
         "xyxy": np.all(boxes[:, 2:] > boxes[:, :2], axis=1),
         "cxcywh": np.all(boxes[:, 2:] > 0.0, axis=1),
     }
     for order, is_right in orders.items():
-        if head.order in ("", order) and (not len(boxes) or is_right.mean() >= _IN_ORDER):
+        if head.order in ("", order) and (not len(boxes) or is_right.mean() >= 1.0 - LOSS):
             return replace(head, order=order)
     return None
 

@@ -24,10 +24,13 @@ LayoutName = Literal[
 BoxOrder = Literal["", "xyxy", "cxcywh"]
 Activation = Literal["", "none", "sigmoid", "softmax"]
 
+MOST_FOUND = 0.25
+"""Share of the places at which a detector finds something, before suppression."""
+
 MARGIN = 0.1
 """How far a score may be off and still be nearly the same."""
 
-_THRESHOLDS = (0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75)
+THRESHOLDS = (0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75)
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,7 +56,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     order: BoxOrder = ""
     activation: Activation = ""
     is_suppressed: bool = False
-    thresholds: tuple[float, ...] = _THRESHOLDS
+    thresholds: tuple[float, ...] = THRESHOLDS
     named: float = 0.25
 
     @property

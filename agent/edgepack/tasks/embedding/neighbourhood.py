@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgepack.tasks.arrays import Tensor
+from edgepack.tasks.arrays import FEWEST_FOR_SPREAD, Tensor
 from edgepack.tasks.intervals import kept_low
-from edgepack.tasks.values.between_samples import FEWEST_FOR_MEAN
 
 
 def neighbourhood_kept(
@@ -23,7 +22,7 @@ def neighbourhood_kept(
     """
     shapes = {value.shape for value in (*expected, *got)}
     shape = expected[0].shape
-    if len(expected) < FEWEST_FOR_MEAN or len(shapes) > 1 or not _is_vectors(shape, narrowest):
+    if len(expected) < FEWEST_FOR_SPREAD or len(shapes) > 1 or not _is_vectors(shape, narrowest):
         return None
     wanted, given = [], []
     for want, have in zip(expected, got, strict=True):

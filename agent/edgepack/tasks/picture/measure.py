@@ -11,13 +11,11 @@ from edgepack.tasks.one_output import Compared, ValueTask
 
 PSNR = Scale(metric="psnr_db", least=43.0, best=MOST_DECIBELS, is_decibels=True)
 
-_EACH_END = 0.1
-"""Percent of values at each end of a range that are left out: a float model may overshoot."""
-
 _USUAL = (1.0, 2.0, 255.0)
 """Distances from the darkest to the brightest value: 0…1, -1…1, 0…255."""
 
-_NEAR_USUAL = 1.25
+NEAR_USUAL = 1.25
+"""Times a usual range that values may overshoot it."""
 
 
 def compare_pictures(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
@@ -31,14 +29,13 @@ def compare_pictures(output: str, expected: Sequence[Tensor], got: Sequence[Tens
 
 
 def _peak(expected: Sequence[Tensor]) -> float:
-    """Return the distance from the darkest to the brightest value, by the robust range of values.
+    """Return the distance from the darkest to the brightest value, by the median picture's range.
 
     A usual peak if the range is at most slightly smaller; else the range itself.
     """
-    values = np.concatenate([value.ravel() for value in expected]).astype(np.float64)
-    low, high = np.percentile(values[np.isfinite(values)], (_EACH_END, 100.0 - _EACH_END))
-    spread = float(high - low)
-    near = [peak for peak in _USUAL if peak / 2.0 <= spread <= _NEAR_USUAL * peak]
+    known = [value[np.isfinite(value)].astype(np.float64) for value in expected]
+    spread = float(np.median([float(np.ptp(value)) for value in known if value.size] or [0.0]))
+    near = [peak for peak in _USUAL if peak / 2.0 <= spread <= NEAR_USUAL * peak]
     return min(near, key=lambda peak: abs(peak - spread)) if near else spread
 
 

@@ -19,10 +19,6 @@ from edgepack.tasks.sketch import Sketch, finite_rows
 from edgepack.tasks.values.measure import measure_explained
 from edgepack.tasks.values.strict import is_row, measure_columns
 
-_LEAST_VARIANCE = 2 * 0.02
-"""Where 2 % of the variance may be lost, two probabilities may be off by .02, however little they
-move in these samples."""
-
 ORDER = Scale(metric="auc", least=0.99)
 _FEWEST_EVENTS = 3.0
 """Expected decisions for and against: with fewer, samples hold none with 5 % or more."""
@@ -35,7 +31,7 @@ def compare_probabilities(
     output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
 ) -> Compared:
     """Compare the probabilities of an output; see `Compare`."""
-    explained, losses = measure_explained(output, expected, got, _LEAST_VARIANCE)
+    explained, losses = measure_explained(output, expected, got)
     measures = [explained]
     likelihood = measure_likelihood(output, expected, got)
     if likelihood is not None:

@@ -20,12 +20,10 @@ import msgspec
 import numpy as np
 
 from edgepack.tasks.arrays import Floats, Outputs
+from edgepack.tasks.classification.decisions import CLEAR
 from edgepack.tasks.text.decoding import Text, merge, shares_of
 from edgepack.tasks.text.edits import edit_distance
 from edgepack.tasks.text.head import TextHead
-
-_CLEAR = 0.5
-"""Least share of the best class in the median step: below it scores do not say how sure it is."""
 
 _DRAWN = 128
 """Texts for each one that changed: an edit's cost is off by .06 at most (one standard error)."""
@@ -61,7 +59,7 @@ def expected_cost(head: TextHead, outputs: Outputs, expected: Text, got: Text) -
     if not edits or head.is_of_tokens or value.dtype.kind != "f":
         return Cost(edits=edits)
     shares = shares_of(value)
-    if not np.isfinite(shares).all() or np.median(shares.max(axis=-1)) < _CLEAR:
+    if not np.isfinite(shares).all() or np.median(shares.max(axis=-1)) < CLEAR:
         return Cost(edits=edits)
     more = sum(
         count * (edit_distance(got, text) - edit_distance(expected, text))

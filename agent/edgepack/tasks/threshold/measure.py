@@ -12,14 +12,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgepack.tasks.arrays import Floats, Tensor
+from edgepack.tasks.arrays import FEWEST_FOR_SPREAD, Floats, Tensor
 from edgepack.tasks.contract import Measure, Scale
 from edgepack.tasks.decibels import flat_pair
 from edgepack.tasks.intervals import kept_low
 from edgepack.tasks.level import LevelTask
 from edgepack.tasks.likelihood import are_probabilities, logits
 from edgepack.tasks.one_output import Compared
-from edgepack.tasks.values.between_samples import FEWEST_FOR_MEAN
 from edgepack.tasks.values.measure import measure_strictly
 from edgepack.tasks.values.strict import has_ordered_columns
 
@@ -27,8 +26,8 @@ CROSSINGS = Scale(metric="threshold_f1", least=0.99)
 GRADES = Scale(metric="grade_kept", least=0.99)
 """Of grades of an ordinal model with .976 of it, .980 of the skill (mean square) was left."""
 
-FEWEST_FOUND = 20
-"""Scores above the threshold, all samples together, that tell something."""
+FEWEST_FOUND = 29
+"""Scores above the threshold: if a tenth of them crossed, one of 29 would (95 %)."""
 
 
 def compare_crossings(
@@ -67,7 +66,7 @@ def measure_grades(
         The measure and the loss of each sample; None where columns are not ordered in all samples,
         or the count is the same.
     """
-    if len(expected) < FEWEST_FOR_MEAN or not has_ordered_columns(expected):
+    if len(expected) < FEWEST_FOR_SPREAD or not has_ordered_columns(expected):
         return None
     pairs = [flat_pair(*pair) for pair in zip(expected, got, strict=True)]
     whole = np.array([(want >= level).sum() for want, _ in pairs], np.float64)

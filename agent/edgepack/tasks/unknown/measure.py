@@ -19,7 +19,7 @@ from edgepack.tasks.values.measure import ValueOutputs, ValueSettings, measure_s
 from edgepack.tasks.values.parts import find_parts
 from edgepack.tasks.values.strict import FEWEST_IN_MAP, NARROWEST, has_unlike_columns, is_row
 
-_UNLIKE = 10.0
+UNLIKE = 10.0
 """Times that the spreads of a vector's columns may differ: beyond, they are quantities."""
 
 _LOGITS = 20.0
@@ -40,7 +40,7 @@ class UnknownOutputs(ValueOutputs):
             expected,
             got,
             residual,
-            by_column=is_narrow or has_unlike_columns(expected, _UNLIKE),
+            by_column=is_narrow or has_unlike_columns(expected, UNLIKE),
         )
         near = measure_neighbourhood(output, expected, got, NARROWEST)
         if near is not None:
@@ -72,7 +72,7 @@ def _may_be_sound(values: Sequence[Tensor]) -> bool:
     if first.size < FEWEST_IN_MAP or first.size != first.shape[-1]:
         return False
     flat = np.concatenate([value.ravel() for value in values]).astype(np.float64)
-    return bool(_UNLIKE * abs(np.nanmean(flat)) <= np.nanstd(flat))
+    return bool(UNLIKE * abs(np.nanmean(flat)) <= np.nanstd(flat))
 
 
 def _may_be_summed(values: Sequence[Tensor]) -> bool:

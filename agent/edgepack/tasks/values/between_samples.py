@@ -4,11 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgepack.tasks.arrays import Bools, Floats, Tensor
+from edgepack.tasks.arrays import FEWEST_FOR_SPREAD, Bools, Floats, Tensor
 from edgepack.tasks.stacking import as_rows, stacks
-
-FEWEST_FOR_MEAN = 8
-"""Samples from which on the mean over samples says something."""
 
 
 def variances_between(values: Sequence[Tensor], read: Sequence[Bools] | None) -> list[float]:
@@ -21,7 +18,7 @@ def variances_between(values: Sequence[Tensor], read: Sequence[Bools] | None) ->
         values: An array per sample.
         read: Which values count, an array a sample; None for all.
     """
-    if len(values) >= FEWEST_FOR_MEAN and len({value.shape for value in values}) == 1:
+    if len(values) >= FEWEST_FOR_SPREAD and len({value.shape for value in values}) == 1:
         mean = _mean(values)
     else:
         count = sum(int((~np.isnan(value)).sum()) for value in values)

@@ -4,7 +4,6 @@ Cosine similarity and signal-to-noise look fine while a speech detector loses it
 count the constant part of all samples.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Self
 
@@ -52,14 +51,12 @@ def explain(
     expected: Sequence[Tensor],
     got: Sequence[Tensor],
     read: Sequence[Bools] | None = None,
-    least_variance: float = 0.0,
 ) -> Explained:
     """Measure how much of the variance between samples is kept.
 
     Args:
         expected, got: The float model's values and others, an array per sample.
         read: Which values count, an array a sample; None for all.
-        least_variance: Least assumed variance of a row (last axis).
     """
     errors: list[float] = []
     for part in stacks(expected, got):
@@ -67,9 +64,6 @@ def explain(
         apart = b - a
         errors += row_products(apart, apart)
     variances = variances_between(expected, read)
-    if least_variance:
-        least = [least_variance * math.prod(value.shape[:-1]) for value in expected]
-        variances = max(variances, least, key=sum)
     whole = sum(variances)
     return Explained(
         value=1.0 - sum(errors) / whole if sum(errors) else 1.0,
@@ -79,10 +73,10 @@ def explain(
 
 
 def measure_explained(
-    output: str, expected: Sequence[Tensor], got: Sequence[Tensor], least_variance: float = 0.0
+    output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
 ) -> tuple[Measure, Floats]:
     """Return explained variance as a measure, with the samples' losses; see `explain`."""
-    found = explain(expected, got, None, least_variance)
+    found = explain(expected, got)
     return Measure(scale=EXPLAINED, value=found.value, low=found.low, output=output), found.losses
 
 

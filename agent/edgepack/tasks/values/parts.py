@@ -21,32 +21,25 @@ import msgspec
 import numpy as np
 
 from edgepack.tasks.arrays import Bools, Floats, Outputs, Tensor
+from edgepack.tasks.detections.layouts import MARGIN, MOST_FOUND, THRESHOLDS
 
 _GAP = 30.0
 """Sizes that differ by this factor, with none in between, are two things. The outlying dimensions
-of language models differ from the others by less than 10."""
+of language models differ from the others by less than 10. Scores that a few places have are up to
+27 times as large as others (20 samples)."""
 
 _READ_FROM = 0.05
 """Least score of a place whose other values are read: torchvision's detectors give none below."""
 
-_FINDS = 0.2
-"""Score with which a detector has found something: applications ask for a quarter and more."""
-
-_NEXT_TO_NOTHING = 0.05
-"""Share of a score's greatest value below which nothing is found."""
-
-_FEWEST_PLACES = 100
-"""Of an output of boxes, told by another one with scores: detectors look at hundreds at least."""
-
-_MOST_READ = 0.25
-"""Share of the places that have a score, all samples together, in an output of scores by itself."""
+_FINDS = THRESHOLDS[0] - MARGIN
+"""Score with which a detector has found something: the least one that is compared."""
 
 _COORDINATES = 4
 
 _MOST_CHANNELS = 1024
 _MOST_RUNS = 4
-_TINY = 1e-6
-"""Share of the largest channel's size below which a channel holds nothing."""
+_TINY = 2.0**-23
+"""Share of the largest channel's size below which a channel is the rounding of 32-bit floats."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,12 +200,7 @@ def _are_scores(values: Sequence[Tensor], classes: int) -> bool:
     least = min(float(value.min()) for value in values)
     greatest = max(float(value.max()) for value in best)
     read = float(np.mean(np.concatenate([value.ravel() for value in best]) >= _READ_FROM))
-    return (
-        least >= 0.0
-        and _FINDS <= greatest <= 1.0
-        and min(value.size for value in best) >= _FEWEST_PLACES
-        and read <= _MOST_READ
-    )
+    return least >= 0.0 and _FINDS <= greatest <= 1.0 and read <= MOST_FOUND
 
 
 class _Channels(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,7 +262,7 @@ def _scores(channels: _Channels) -> tuple[int, ...]:
     if not within.any() or not others.any():
         return ()
     is_signed = bool((channels.least[others] < 0.0).all() and (channels.greatest[others] > 0).all())
-    finds_nothing = channels.least <= _NEXT_TO_NOTHING * channels.greatest
+    finds_nothing = channels.least <= _READ_FROM * channels.greatest
     is_signed &= bool((within & finds_nothing & (channels.greatest >= _FINDS)).any())
     is_larger = bool(sizes[others].min() > _GAP * sizes[within].max())
     return tuple(map(int, np.flatnonzero(within))) if is_signed or is_larger else ()

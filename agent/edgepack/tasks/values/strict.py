@@ -16,12 +16,11 @@ from statistics import NormalDist
 import msgspec
 import numpy as np
 
-from edgepack.tasks.arrays import FEWEST_WITHIN, Floats, Tensor
+from edgepack.tasks.arrays import FEWEST_FOR_SPREAD, Floats, Tensor
 from edgepack.tasks.classification.decisions import CLEAR
-from edgepack.tasks.contract import Measure, Scale
+from edgepack.tasks.contract import LOSS, Measure, Scale
 from edgepack.tasks.decibels import flat_pair
 from edgepack.tasks.intervals import kept_low, mean_low, quantile_high, share_low
-from edgepack.tasks.values.between_samples import FEWEST_FOR_MEAN
 
 BY_COLUMN = Scale(metric="explained_by_column", least=0.99)
 WITHIN = Scale(metric="explained_within_samples", least=0.99)
@@ -55,14 +54,10 @@ _MOST_COMPARED = 512
 """Vectors that are compared with each other, all samples together."""
 _MOST_SHIFTS = 64
 
-_MOST_RELATIVE = 16
 _MAGNITUDES = 20.0
 
-_LEAST_SPREAD = 0.01
-"""Share of the median spread within samples that a flatter sample counts as."""
-
-_CONSTANT = 1e-6
-"""Share of a column's mean square below which its variance is that of a constant."""
+_CONSTANT = 2.0**-20
+"""Share of a column's mean square below which its variance is the rounding of 16-bit floats."""
 
 _MOST_LOST = 2.0
 """Of one sample, in its own spread: beyond it is lost, and the mean over samples stays one."""
@@ -119,7 +114,7 @@ def measure_slices(
         The measure; None where samples are few or of unlike shapes, or no two slices vary.
     """
     shape = expected[0].shape
-    if len(expected) < FEWEST_FOR_MEAN or any(v.shape != shape for v in (*expected, *got)):
+    if len(expected) < FEWEST_FOR_SPREAD or any(v.shape != shape for v in (*expected, *got)):
         return None
     count, mean = shape[axis], np.zeros(shape[axis])
     wanted = [np.moveaxis(v, axis, 0).reshape(count, -1).astype(np.float64) for v in expected]
@@ -155,7 +150,7 @@ def _fewest(rows: Floats) -> int:
     """Return the samples from which on columns have a variance each: of many columns one is small
     by chance, as the beginning of a sound.
     """
-    return FEWEST_FOR_MEAN if rows.shape[1] <= _MOST_RELATIVE else 2 * FEWEST_FOR_MEAN
+    return FEWEST_FOR_SPREAD if rows.shape[1] < NARROWEST else 2 * FEWEST_FOR_SPREAD
 
 
 def has_unlike_columns(expected: Sequence[Tensor], ratio: float) -> bool:
@@ -180,11 +175,12 @@ def measure_within(
     Returns:
         The measure and the loss of each sample; None where samples hold few values.
     """
-    if min(value.size for value in expected) < FEWEST_WITHIN:
+    if min(value.size for value in expected) < FEWEST_FOR_SPREAD:
         return None
     known = [value[np.isfinite(value)].astype(np.float64) for value in expected]
     spreads = [float(np.var(value)) if value.size else 0.0 for value in known]
-    least = max(_LEAST_SPREAD * float(np.median(spreads)), 1e-30)
+    # An error that other samples may have is at most the whole of a flat one.
+    least = max(LOSS * float(np.median(spreads)), 1e-30)
     losses = _square_errors(expected, got) / np.maximum(spreads, least)
     words = f"of the variance within the samples of output '{output}'"
     return _by_losses(WITHIN, output, np.minimum(losses, _MOST_LOST), words)
@@ -230,7 +226,7 @@ def measure_relative(
         shares (0...1) or do not span magnitudes.
     """
     pair = _rows(expected, got)
-    if pair is None or pair[0].shape[1] > _MOST_RELATIVE:
+    if pair is None or pair[0].shape[1] >= NARROWEST:
         return None
     want, have = pair
     sizes = np.abs(want)
@@ -302,7 +298,7 @@ def common_length(values: Sequence[Tensor]) -> float:
     Lengths are compared with the distances between vectors: next to a large constant, as of times,
     all lengths are alike.
     """
-    if len(values) < FEWEST_FOR_MEAN or not values[0].ndim or values[0].shape[-1] < 2:
+    if len(values) < FEWEST_FOR_SPREAD or not values[0].ndim or values[0].shape[-1] < 2:
         return 0.0
     wide = [value.astype(np.float64).reshape(-1, value.shape[-1]) for value in values]
     if len({value.shape[-1] for value in wide}) > 1 or not any(value.size for value in wide):
@@ -371,11 +367,11 @@ def measure_widths(
         expected, got: The float model's values and others, one array a sample.
 
     Returns:
-        The measure and the loss of each sample; None where no axis of up to sixteen columns is
+        The measure and the loss of each sample; None where no axis of fewer than sixteen columns is
         ordered in all samples.
     """
     shape = expected[0].shape
-    if len(expected) < FEWEST_FOR_MEAN or any(value.shape != shape for value in expected):
+    if len(expected) < FEWEST_FOR_SPREAD or any(value.shape != shape for value in expected):
         return None
     want = np.stack(expected).astype(np.float64)
     have = np.stack(
@@ -384,7 +380,7 @@ def measure_widths(
     have = np.nan_to_num(have, nan=0.0, posinf=0.0, neginf=0.0)
     for axis in reversed(range(1, want.ndim)):
         steps = np.diff(want, axis=axis)
-        if not 2 <= want.shape[axis] <= _MOST_RELATIVE or not np.isfinite(want).all():
+        if not 2 <= want.shape[axis] < NARROWEST or not np.isfinite(want).all():
             continue
         if not ((steps >= 0.0).all() or (steps <= 0.0).all()) or not steps.any():
             continue

@@ -31,13 +31,6 @@ _REMEDIES: Mapping[Remedy, str] = {
     "ignored": "{ignored} in edgepack.toml if nobody reads it",
 }
 
-_LEAST_LOSS = 0.002
-"""Of right answers: what is expected to be lost cannot be told nearer from few samples."""
-
-_SURELY_TOO_MUCH = 2.0
-"""Times what may be lost. In 5,650 draws of 30 samples by which variants passed that lose less than
-1 %, so much was expected of none that loses up to .7 %, and in 4 draws of others."""
-
 _SURE = 2.0
 """Times the distance to the bound of 95 % that nearly no value lies off: 3.3 standard errors."""
 
@@ -185,7 +178,8 @@ class Reference:
             forgiven=bool(measure.may_differ) and measure.value < least,
             cost=measure.cost,
             expected_loss=measure.expected_loss,
-            may_lose=max(1.0 - measure.scale.kept(least), _LEAST_LOSS),
+            expected_loss_low=measure.expected_loss_low,
+            may_lose=1.0 - measure.scale.kept(least),
         )
 
 
@@ -196,19 +190,22 @@ def _bounds(measure: Measure) -> tuple[tuple[float, float], ...]:
 class _Entry(MetricCheck, frozen=True, kw_only=True):
     """Required value: a value of at least the budget; `best` is the float model's.
 
-    `cost` is known of decisions (`Measure.cost`), `task_kept` is `Verdict.task_kept`.
+    `cost` and `expected_loss_low` are known of decisions (`Measure`), `task_kept` is
+    `Verdict.task_kept`.
     """
 
     task_kept: float
     best: float = 1.0
     cost: float | None = None
+    expected_loss_low: float | None = None
 
     @property
     def passes(self) -> bool:
-        """Return True if the value holds, and no significant further loss is expected on other
-        samples.
+        """Return True if the value holds, and other samples are not expected to lose significantly
+        more than allowed (95 %).
         """
-        return self._found_spare >= 0.0 and self._expected_spare >= 1.0 - _SURELY_TOO_MUCH
+        surely_lost = self.expected_loss_low or 0.0
+        return self._found_spare >= 0.0 and surely_lost <= self.may_lose + 1e-12
 
     @property
     def spare(self) -> float:
@@ -230,7 +227,11 @@ class _Entry(MetricCheck, frozen=True, kw_only=True):
     @property
     def _expected_spare(self) -> float:
         """Return the expected remaining share on other samples like these."""
-        return 1.0 if self.expected_loss is None else 1.0 - self.expected_loss / self.may_lose
+        return (
+            1.0
+            if self.expected_loss is None
+            else 1.0 - self.expected_loss / max(self.may_lose, 1e-9)
+        )
 
     @property
     def _allowed(self) -> float:

@@ -11,6 +11,7 @@ import msgspec
 
 from edgepack.bundle.manifest import Accuracy, Placement
 from edgepack.number_format import format_metric
+from edgepack.packager.gates.tolerances import NRMSE_ROOM, TIMES
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.profiles.pass_settings import (
@@ -40,15 +41,6 @@ another profile, or the float model, is worth a look."""
 HOPELESSLY_SLOW_FACTORS: Mapping[Preference, float] = {"speed": 1.25, "balanced": 1.5}
 """Beyond this, no search for accuracy is worth its time: float nodes will not make up for it. Where
 speed is preferred they would have to make it faster than the float model."""
-
-TRIAL_ROOM = 0.03
-"""The provider's own rounding beside the CPU's stand-in, as a share of an output's size. Of four
-models on Qualcomm's simulator, at 8 and 16 bits, none was off more there than on the CPU's worst
-sample; a detector that the simulator computes wrongly was, by 8 to 14 %."""
-
-TRIAL_ROOM_OF_FEW = 0.1
-"""The same as a share of the output's size on the samples that ran, which may say less than others:
-an error that is small beside the loudest sample's may be all that they say."""
 
 _LEFT_SHOWN = 6
 _REASONS_SHOWN = 3
@@ -219,6 +211,8 @@ def check_trial(
 ) -> Refusal | None:
     """Check that the provider computes the same as the CPU's stand-in, apart from rounding.
 
+    The limits are those of golden outputs, in the size of all samples and of those that ran.
+
     Args:
         profile: The profile.
         stand_in: The variant on the CPU, unchanged, against the float model: all held-out samples.
@@ -227,12 +221,12 @@ def check_trial(
     provider = profile.device.provider
     for expected, got in zip(stand_in, real, strict=True):
         size = max(expected.rms, got.rms)
-        if not size or got.worst_rms_error <= TRIAL_ROOM * size:
+        if not size or got.worst_rms_error <= NRMSE_ROOM * size:
             continue  # of zeros alone there is nothing to measure an error by
         there, here = got.worst_rms_error / size, expected.worst_rms_error / size
-        if there <= 2.0 * here + TRIAL_ROOM:
+        if there <= TIMES * here + NRMSE_ROOM:
             there, here = got.nrmse, expected.worst_nrmse
-            if there <= 2.0 * here + TRIAL_ROOM_OF_FEW:
+            if there <= TIMES * here + NRMSE_ROOM:
                 continue
         return Refusal(
             problem=f"{provider} computes output '{got.output}' with an error of {there:.1%} of "

@@ -177,10 +177,8 @@ _MOST_NATS = 20.0
 """Of a divergence: what a model holds for impossible would count without end."""
 
 _FEWEST_AGAIN = 8
-"""So often a token stands at the end of a chain that ends a text."""
-
-_ENDING = 0.25
-"""Share of the chains that end so, all with one token."""
+"""So often a token stands at the end of a chain that ends a text: of tokens that are as likely as
+not to follow themselves, 1 % are repeated so often by chance."""
 
 
 class FloatChain(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,7 +241,7 @@ def find_end(chains: Sequence[FloatChain]) -> int | None:
         and (chain.tokens[-_FEWEST_AGAIN:] == chain.tokens[-1]).all()
     )
     token, count = again.most_common(1)[0] if again else (None, 0)
-    return token if len(again) == 1 and count >= max(_ENDING * len(chains), 2) else None
+    return token if len(again) == 1 and count > 1 else None
 
 
 def cut(chain: FloatChain, end: int | None) -> FloatChain:

@@ -11,6 +11,7 @@ import numpy as np
 
 from edgepack.packager.tensors.sequence import Feeds
 from edgepack.tasks.arrays import Floats, Outputs, Tensor
+from edgepack.tasks.picture.measure import NEAR_USUAL
 from edgepack.tasks.segmentation.areas import channel_axis, classes_of, is_single
 
 _COARSEST = 0.125
@@ -24,8 +25,6 @@ _SMOOTH = 0.8
 _CLEAR = 0.8
 """The winner's share in the median place; of a mask, the share of places near 0 or 1."""
 
-_NEAR_EITHER = 0.1
-_FEWEST_FOUND = 0.002
 LIKE_INPUT = 0.8
 """Correlation with the picture that goes in, from which on what comes out is it, changed a little.
 """
@@ -33,7 +32,6 @@ LIKE_INPUT = 0.8
 _SHORTEST_SOUND = 4000
 """Values: a quarter of a second at 16 kHz."""
 
-_LOUDEST = 1.5
 _MOST_TRACKS = 8
 
 
@@ -95,7 +93,7 @@ def _is_sound(values: Sequence[Tensor]) -> bool:
     is_row = first.dtype.kind == "f" and 2 <= first.ndim <= 3 and _is_long(first.shape[-1])
     if not is_row or first.size // first.shape[-1] > _MOST_TRACKS:
         return False
-    return -_LOUDEST <= float(first.min()) < 0.0 < float(first.max()) <= _LOUDEST
+    return -NEAR_USUAL <= float(first.min()) < 0.0 < float(first.max()) <= NEAR_USUAL
 
 
 def _wave(feeds: Feeds) -> Tensor | None:
@@ -179,9 +177,8 @@ def _are_masks(values: Sequence[Tensor]) -> bool:
     places = np.concatenate([value.ravel() for value in values])
     if float(places.min()) < 0.0 or float(places.max()) > 1.0:
         return False
-    near = (places < _NEAR_EITHER) | (places > 1.0 - _NEAR_EITHER)
-    found = (places > 1.0 - _NEAR_EITHER).mean()
-    return float(near.mean()) >= _CLEAR and _FEWEST_FOUND <= float(found) <= 1.0 - _FEWEST_FOUND
+    near, found = np.maximum(places, 1.0 - places) >= _CLEAR, places >= _CLEAR
+    return float(near.mean()) >= _CLEAR and bool(found.any()) and not found.all()
 
 
 def _are_clear(values: Sequence[Tensor]) -> bool:

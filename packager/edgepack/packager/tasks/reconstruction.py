@@ -15,11 +15,10 @@ from edgepack.errors import BuildError
 from edgepack.packager.tasks.maps import LIKE_INPUT
 from edgepack.packager.tensors.sequence import Feeds
 from edgepack.packager.wording import toml_key
-from edgepack.tasks.arrays import Floats, Outputs
+from edgepack.tasks.arrays import FEWEST_FOR_SPREAD, Floats, Outputs
 from edgepack.tasks.contract import LOSS
 from edgepack.tasks.cross_check import CHANGES
 from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
-from edgepack.tasks.values.between_samples import FEWEST_FOR_MEAN
 from edgepack.tasks.values.strict import Residual
 
 _QUARTILES = 1.349
@@ -104,7 +103,7 @@ def _mean_square(rows: Sequence[Floats]) -> float:
 def _find_input(name: str, feeds: Sequence[Feeds], expected: Sequence[Outputs]) -> _Pair | None:
     """Return an output with the input that it resembles; None without such an input."""
     given = [outputs[name] for outputs in expected if name in outputs]
-    if len(given) < len(feeds) or given[0].dtype.kind != "f" or given[0].size < FEWEST_FOR_MEAN:
+    if len(given) < len(feeds) or given[0].dtype.kind != "f" or given[0].size < FEWEST_FOR_SPREAD:
         return None
     for source in feeds[0]:
         taken = [entry[source] for entry in feeds]

@@ -20,6 +20,7 @@ from edgepack.tasks.arrays import Outputs, Tensor
 from edgepack.tasks.classification.measure import ROWS, TOP1, is_one_decision, one_miss
 from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
 from edgepack.tasks.likelihood import are_probabilities, is_distribution
+from edgepack.tasks.unknown.measure import UNLIKE
 from edgepack.tasks.values.parts import find_parts
 
 FEWEST_FOR_VARIETY = 8
@@ -34,10 +35,6 @@ _CLEAR = 0.5
 _CLEAR_IN_ROWS = 0.9
 """Characters that text recognizers give: 1.0; bins of a detector's boxes .2 to .5, bands of a
 spectrum .8, hidden states 0."""
-
-_MOST_LOGIT = 200.0
-_UNLIKE = 20.0
-"""Times that the spreads of classes may differ."""
 
 _TOGETHER = 0.5
 """Mean correlation of columns. Of three classifiers -.1 to .2, of forecasts .7 to .99."""
@@ -101,7 +98,7 @@ def _are_logits(values: Sequence[Tensor]) -> bool:
         return True
     rows = np.stack([value.astype(np.float64).ravel() for value in values])
     spreads = rows.std(axis=0)
-    if np.abs(rows).max() > _MOST_LOGIT or spreads.max() > _UNLIKE * spreads.min():
+    if spreads.max() > UNLIKE * spreads.min():
         return False
     if rows.shape[1] == 2:
         return True
