@@ -1,8 +1,9 @@
 /* Run the active model of a device with a runtime of your own. C99 and Linux, no library.
  *
  * Include this file first. docs/how-to/own-runtime.md explains the calls, camera.c shows them. A struct
- * edgepack belongs to one process and one model; threads share it under a lock. No call waits for the agent,
- * except edgepack_ask, which starts `edgepack-agent env` ($EDGEPACK_AGENT env) and takes half a second. */
+ * edgepack belongs to one process and one model; threads share it under a lock. edgepack_ask starts
+ * `edgepack-agent env` ($EDGEPACK_AGENT env) and takes half a second. Of the other calls, edgepack_end waits up to
+ * 30 ms, and edgepack_close up to 100 ms, while the agent's socket is full. */
 #ifndef EDGEPACK_H
 #define EDGEPACK_H
 #ifndef _POSIX_C_SOURCE
@@ -93,6 +94,12 @@ static inline int edgepack_report(struct edgepack *e) {
     return 0;
 }
 
+/* Report, and wait up to 10 ms for each further try while the agent's socket is full. */
+static inline void edgepack_insist(struct edgepack *e, int tries) {
+    struct timespec pause = {0, 10000000};
+    while (edgepack_report(e) && errno == EAGAIN && tries-- > 0) nanosleep(&pause, NULL);
+}
+
 /* Say which release is being opened: if the process dies or hangs now, that release is suspect. */
 static inline void edgepack_opening(struct edgepack *e, const struct edgepack_model *model) {
     strcpy(e->opening, model->digest);
@@ -158,14 +165,14 @@ static inline void edgepack_end(struct edgepack *e, double began, enum edgepack_
     if (outcome == EDGEPACK_FAILED) e->failures < 1000 ? e->failures++ : (int)e->lost++;
     else if (e->pending == 256) e->lost++;
     else e->pending_ms[e->pending++] = (now - began) * 1e3, e->not_finite += outcome == EDGEPACK_NOT_FINITE;
-    if (e->told_running || e->pending == 256 || now - e->sent_at >= 1.0) edgepack_report(e);
+    if (e->told_running) edgepack_insist(e, 3); /* Else the agent believes in a hang. */
+    else if (e->pending == 256 || now - e->sent_at >= 1.0) edgepack_report(e);
 }
 
-/* Close the model: a process that ends without this call has died. Waits up to 0.1 s for a full socket. */
+/* Close the model: a process that ends without this call has died. */
 static inline void edgepack_close(struct edgepack *e) {
-    struct timespec pause = {0, 10000000};
     e->closed = 1, e->running = 0;
-    for (int i = 0; i < 10 && edgepack_report(e) && errno == EAGAIN; i++) nanosleep(&pause, NULL);
+    edgepack_insist(e, 10);
     close(e->watch);
 }
 #endif
