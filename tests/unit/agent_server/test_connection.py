@@ -121,7 +121,7 @@ def test_begun_large_bodies_count_in_whole_pages(
 ) -> None:
     """The kernel may give 2 MiB for the first byte."""
     monkeypatch.setattr(connection, "REQUEST_S", PATIENCE_S)
-    monkeypatch.setattr(listening, "STALLED_S", PATIENCE_S)
+    monkeypatch.setattr(listening, "STALLED_LOOKS", 10**9)
 
     async def test(connect: Connect) -> None:
         head = b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n"
@@ -170,7 +170,7 @@ def test_responses_that_find_no_memory_are_rejected(
     run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "REQUEST_S", PATIENCE_S)
-    monkeypatch.setattr(listening, "STALLED_S", PATIENCE_S)
+    monkeypatch.setattr(listening, "STALLED_LOOKS", 10**9)
 
     async def test(connect: Connect) -> None:
         peers = [await pause(connect, b"/large") for _ in range(5)]

@@ -38,6 +38,8 @@ REQUEST_S = 30.0
 """How long a client may take to send a request, and again to begin to read its response."""
 SLOWEST_BYTES_PER_S = 64 * 1024
 """A client that reads a response more slowly stalls."""
+_STEP_BYTES = SLOWEST_BYTES_PER_S // 2
+"""Read between two looks."""
 LINGER_S = 3.0
 """How long the rest of a rejected request is read and dropped: its client must get the error."""
 FREE_BYTES = 64 * 1024
@@ -137,8 +139,9 @@ class Connection(asyncio.BufferedProtocol):
         self.since = self._loop.time()
         """When the connection began to wait for what it waits for, seconds of the loop's clock."""
         self.limit_s = IDLE_S
-        self.moved_at = self.since
-        """When the client last sent a part of a body, or read much of a response."""
+        self.still = 0
+        """Looks in a row at which the client had neither sent a part nor read much."""
+        self._has_moved = True
 
     @property
     def charged(self) -> int:
@@ -228,9 +231,10 @@ class Connection(asyncio.BufferedProtocol):
         """End the connection if its client took too long."""
         if self._is_writing and self._transport is not None:
             left = self._transport.get_write_buffer_size()
-            if self._unread - left >= SLOWEST_BYTES_PER_S:
-                self.moved_at = now
+            self._has_moved |= self._unread - left >= _STEP_BYTES
             self._unread = left
+        self.still = 0 if self._has_moved else self.still + 1
+        self._has_moved = False
         if self._is_busy or now - self.since < self.limit_s:
             return
         if self._is_reading and not self._is_writing and not self._is_ending:
@@ -284,7 +288,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._peer_uid
 
     def _begin(self, now: float) -> None:
-        self.since = self.moved_at = now
+        self.since, self.still, self._has_moved = now, 0, True
         self.limit_s = REQUEST_S
 
     def _wait_for_request(self) -> None:
@@ -345,7 +349,7 @@ class Connection(asyncio.BufferedProtocol):
         """Count received bytes of a body in its own memory."""
         assert self._body is not None
         self._received += number
-        self.moved_at = self._loop.time()
+        self._has_moved = True
         length = len(self._body)
         pages = -(-self._received // PAGE_BYTES) * PAGE_BYTES if length >= LARGE_BYTES else 0
         self._charge(min(length, max(self._received, pages)))
@@ -356,7 +360,7 @@ class Connection(asyncio.BufferedProtocol):
     def _decode(self, content: bytes) -> None:
         """Decode received bytes of a chunked body."""
         assert self._chunks is not None
-        self.moved_at = self._loop.time()
+        self._has_moved = True
         rest = self._chunks.feed(content)
         self._charge(len(self._chunks.body))
         if rest is not None:

@@ -39,8 +39,8 @@ PROMPT_S = 2.0
 """How long a client may take to send a message, if too many others have not sent theirs."""
 WAIT_S = 5.0
 """How long a call waits for others to send their messages."""
-MAX_STREAMS = 128
-"""Calls of a connection at the same time."""
+_COPIES = 4
+"""Memory of a response in gRPC: the message, gRPC's copy, and its frames."""
 _SMALL_BYTES = 64 * 1024
 """Length of a request without tensors, at most."""
 _HEAD = Head("POST", "/", {}, 0, True)
@@ -102,7 +102,6 @@ class GrpcService:
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", limits.body_bytes),
                 ("grpc.max_send_message_length", -1),
-                ("grpc.max_concurrent_streams", MAX_STREAMS),
                 ("grpc.max_allowed_incoming_connections", limits.connections),
                 ("grpc.max_connection_idle_ms", int(IDLE_S * 1000)),
             ),
@@ -143,14 +142,14 @@ class GrpcService:
         budget = self._listeners.budget
 
         async def handle(_: object, context: Any) -> None:
-            held = 0
+            held, content, answer = 0, b"", b""
             try:
                 content = await self._read(context)
                 self._take(len(content))
                 held = len(content)
                 answer = await act(name, content, context)
-                self._listeners.admit_response(len(answer), None)
-                held += len(answer)
+                self._listeners.admit_response(_COPIES * len(answer), None)
+                held += _COPIES * len(answer)
                 async with asyncio.timeout(REQUEST_S):
                     await context.write(answer)
             except HttpError as error:
@@ -164,6 +163,7 @@ class GrpcService:
                 log.exception("a call of %s fails because of a fault", name)
                 await context.abort(grpc.StatusCode.INTERNAL, FAULT)
             finally:
+                content = answer = b""  # An error's traceback may keep this frame.
                 budget.give(held)
 
         return handle
@@ -275,6 +275,7 @@ class _Exchange:
 
     def respond(self, response: Response) -> None:
         """Take the response."""
+        self._act_on_loss = lambda: None  # It refers to the call: a cycle would keep all tensors.
         if not self._response.done():
             self._response.set_result(response)
 

@@ -25,8 +25,9 @@ LOOK_S = 0.5
 """Seconds between two looks at slow clients."""
 FRESH_S = 0.2
 """A connection without a request is idle after so long, seconds: its request may be under way."""
-STALLED_S = 1.0
-"""A client that sends or reads nothing for so long makes room for others."""
+STALLED_LOOKS = 4
+"""A client that sends and reads nothing between so many looks makes room for others. Looks, since a
+loop that was busy has heard no client meanwhile."""
 MOST_REJECTED = 128
 """Rejected connections that stay open until their clients have read why; the oldest ends first."""
 _BUFFER_BYTES = 256 * 1024
@@ -163,14 +164,13 @@ class Listeners:
                 )
 
     def _end_stalled(self, is_meant: Callable[[Connection], bool]) -> bool:
-        last = self._loop.time() - STALLED_S
         found = [
             one
             for one in self._connections
-            if one.is_stalled and one.moved_at < last and is_meant(one)
+            if one.is_stalled and one.still >= STALLED_LOOKS and is_meant(one)
         ]
         if found:
-            self._drop(min(found, key=lambda one: one.moved_at))
+            self._drop(max(found, key=lambda one: one.still))
         return bool(found)
 
     def _drop(self, connection: Connection) -> None:
