@@ -299,6 +299,27 @@ def test_full_socket_rejects_instead_of_letting_wait(
         fill(peer, address)
 
 
+def test_after_a_full_socket_no_hang_and_no_death_is_believed(
+    installed: Installed,
+    child: Child,
+    send: Callable[[bytes], object],
+    state_dir: Path,
+    listening: ApplicationSocket,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The end of the inference, or of the model, may have been rejected."""
+    monkeypatch.setattr(application_socket, "FULL_S", 400.0)
+    watch = HolderWatch(state_dir)
+    child.send(about(installed, running_s=70.5))
+    wait_until(lambda: any(one.running_since for one in watch.look().held))
+    listening._queue_length = 1
+    send(b"{")
+    wait_until(lambda: not watch.look().held[0].running_since)
+    child.end()
+    wait_until(lambda: not watch.look().held)
+    assert watch.look().deaths == ()
+
+
 def test_number_of_processes_is_bounded(
     installed: Installed,
     listening: ApplicationSocket,

@@ -39,6 +39,10 @@ RATE, BURST = 50.0, 200.0
 """Datagrams a second of a process, and at once."""
 _MAX_ALLOWANCES = 256
 MAX_PROCESSES = 64
+FULL_S = 1.0
+"""After the socket was full, ends of inferences and models may be lost: a process that ends so soon
+is no death."""
+_QUEUE_LENGTH = Path("/proc/sys/net/unix/max_dgram_qlen")
 
 
 class ApplicationSocket:
@@ -65,6 +69,7 @@ class ApplicationSocket:
         self._thread = threading.Thread(target=self._run, name="applications", daemon=True)
         self._dropped: Counter[str] = Counter()
         self._lock = threading.Lock()
+        self._queue_length, self._full_until = _read_queue_length(), 0.0
         self.trouble = ""
 
     @property
@@ -94,8 +99,12 @@ class ApplicationSocket:
                 pause_ms = max(0.0, turn_at - time.monotonic()) * 1000
                 ready = {file for file, _ in self._poll.poll(pause_ms)}
                 count = self._drain()  # First: a process may have closed its model, and ended.
+                if count >= self._queue_length:
+                    self._full_until = time.monotonic() + FULL_S
+                    self._applications.forget_running()
+                is_certain = time.monotonic() >= self._full_until
                 for pid in [pid for pid, file in self._processes.items() if file in ready]:
-                    self._forget(pid, has_died=True)
+                    self._forget(pid, has_died=is_certain)
                 if time.monotonic() >= turn_at:
                     turn_at = time.monotonic() + TURN_S
                     self._applications.turn()
@@ -241,3 +250,11 @@ def _bind(folder: Path) -> tuple[socket.socket, Path]:
     finally:
         os.close(place)
     return made, path
+
+
+def _read_queue_length() -> int:
+    """Return the number of datagrams from which on the kernel may have rejected some."""
+    try:
+        return int(_QUEUE_LENGTH.read_text())
+    except (OSError, ValueError):
+        return 10  # The kernel's default.

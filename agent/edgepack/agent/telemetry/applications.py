@@ -118,6 +118,10 @@ class _Application:
             running_since=0.0 if said.running_s is None else max(now - said.running_s, 1e-3),
         )
 
+    def forget_running(self) -> None:
+        """Assume that no inference runs, until the next submission."""
+        self._registration.update(running_since=0.0)
+
     def turn(self) -> None:
         """Write a heartbeat for a living process that promised none, and the counts."""
         if not self._promises:
@@ -205,6 +209,11 @@ class Applications:
         """
         for key in [key for key in self._applications if key[0] == pid]:
             self._applications.pop(key).close(has_died=has_died)
+
+    def forget_running(self) -> None:
+        """Assume that no inference runs: submissions about ended ones may be lost."""
+        for application in self._applications.values():
+            application.forget_running()
 
     def turn(self) -> None:
         """Write heartbeats and counts that are due."""
