@@ -200,7 +200,7 @@ def test_a_runner_of_edge_impulse_gets_the_answers_of_the_model(
     process = subprocess.Popen([program, place])
     with socket.socket(socket.AF_UNIX) as peer, contextlib.ExitStack() as stack:
         stack.callback(process.wait, 60)
-        stack.callback(process.send_signal, signal.SIGINT)
+        stack.callback(process.send_signal, signal.SIGTERM)
         wait_until(place.exists, "the socket")
         wait_until(lambda: peer.connect_ex(str(place)) == 0, "the program")
 
@@ -231,3 +231,5 @@ def test_a_runner_of_edge_impulse_gets_the_answers_of_the_model(
             assert said["error"]
         assert not ask({"classify": "x", "id": 6})["success"]
         assert ask({"classify": features, "id": 7})["success"]
+    assert process.returncode == 0, "the model is closed"
+    assert not place.exists()

@@ -7,7 +7,9 @@ blue`, in the size that the answer to `hello` states.
 
 import contextlib
 import math
+import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -46,6 +48,8 @@ def serve_eim(name: str, state_dir: Path, path: Path, *, threads: int) -> None:
     Raises:
         EdgepackError: Nothing serves, or the socket cannot be made.
     """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))  # The model is closed: no death.
     with open_model(name, state_dir, threads=threads) as model:
         server = socket.socket(socket.AF_UNIX)
         try:
@@ -55,7 +59,8 @@ def serve_eim(name: str, state_dir: Path, path: Path, *, threads: int) -> None:
             raise DeviceError(
                 f"the socket cannot be made: {error.strerror or error}", found_in=str(path)
             ) from error
-        with server:
+        with server, contextlib.ExitStack() as stack:
+            stack.callback(path.unlink, missing_ok=True)
             while True:
                 peer, _ = server.accept()
                 with peer, contextlib.suppress(OSError):
