@@ -80,7 +80,10 @@ class ApplicationSocket:
 
     def start(self) -> None:
         """Listen from now on."""
-        remove_stale_proxies(self._state_dir)
+        try:
+            remove_stale_proxies(self._state_dir)
+        except OSError as error:  # What ended with the agent may count as died.
+            log.warning("registrations of an earlier agent cannot be read: %s", error)
         self._open()
         self._thread.start()
 
