@@ -174,6 +174,10 @@ def run_every_command(user: User, folder: Path, processes: list[subprocess.Popen
     run, public = user.run, folder / "release.pub"
     run("edgepack", "keys", "generate", "-o", folder / "release")
     run("edgepack", "keys", "show", public)
+    no_package = folder / "no.deb"
+    no_package.write_bytes(b"no package")
+    key = ("--key", folder / "release.key")
+    run("edgepack", "agent-release", no_package, *key, may_fail=True)
     run("edgepack", "profiles", "list")
     run("edgepack", "profiles", "show", "cpu")
 
@@ -300,6 +304,9 @@ def run_every_command_of_a_device(
     run("edgepack-agent", "explain", "small", *words)
     run("edgepack-agent", "bench", "small", "--seconds", "0.1", *words)
     run("edgepack-agent", "infer", "small", folder / "samples.npz", *words, may_fail=True)
+    run("edgepack-agent", "eim", "small", "-o", alone / "small.eim", *words)
+    module = alone / "mender"
+    run("edgepack-agent", "other-fleet", "mender", "--write", module, *words)
     for command in (("setup",), ("service", "install"), ("service", "remove")):
         run("edgepack-agent", *command, "--help")  # They would change this machine.
     run("edgepack-agent", "samples", "small", "-o", alone / "samples", *words, may_fail=True)
