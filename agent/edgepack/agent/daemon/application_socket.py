@@ -11,8 +11,6 @@ import logging
 import os
 import select
 import socket
-import stat
-import struct
 import threading
 import time
 from collections import Counter
@@ -22,6 +20,7 @@ from pathlib import Path
 from edgepack.agent.state.holders import remove_stale_proxies
 from edgepack.agent.state.model_server import socket_folder
 from edgepack.agent.state.state_file import share_path
+from edgepack.agent.state.unix_socket import CREDENTIALS, bind_path
 from edgepack.agent.telemetry.applications import TURN_S, Applications
 from edgepack.agent.telemetry.submission import MAX_BYTES, read_submission
 from edgepack.errors import TransferError
@@ -30,7 +29,6 @@ log = logging.getLogger(__name__)
 
 SOCKET_FILE = "applications.sock"
 _MODE = 0o660
-_CREDENTIALS = struct.Struct("3i")
 MOST_A_TURN = 1024
 """Datagrams of a turn; the kernel queues fewer, so that all that a dead process sent are read."""
 PAUSE_S = 0.05
@@ -152,7 +150,7 @@ class ApplicationSocket:
                 content, ancillary, flags, _ = self._socket.recvmsg(
                     MAX_BYTES,
                     # Room for nothing else: the kernel closes descriptors that a sender passes.
-                    socket.CMSG_SPACE(_CREDENTIALS.size),
+                    socket.CMSG_SPACE(CREDENTIALS.size),
                     socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC,
                 )
             except BlockingIOError:
@@ -172,7 +170,7 @@ class ApplicationSocket:
         pid = 0
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
-                pid = _CREDENTIALS.unpack(data)[0]
+                pid = CREDENTIALS.unpack(data)[0]
         if pid <= 0:
             raise TransferError("submission of a process that the agent cannot see")
         if not self._may_send(pid):
@@ -232,26 +230,20 @@ class ApplicationSocket:
 
 
 def _bind(folder: Path) -> tuple[socket.socket, Path]:
-    """Return a socket bound in a folder, and its path, which may exceed the kernel's 107 bytes.
+    """Return a socket bound in a folder, and its path.
 
     Raises:
         OSError: The socket cannot be made.
     """
     path = folder / SOCKET_FILE
-    with contextlib.suppress(FileNotFoundError):
-        if stat.S_ISSOCK(path.lstat().st_mode):  # Of an agent that was killed.
-            path.unlink()
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-    place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    bind_path(made, path)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        made.bind(f"/proc/self/fd/{place}/{SOCKET_FILE}")
         share_path(path, folder.stat().st_gid, _MODE)
     except OSError:
         made.close()
         raise
-    finally:
-        os.close(place)
     return made, path
 
 

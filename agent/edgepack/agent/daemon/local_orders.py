@@ -24,10 +24,10 @@ from edgepack.agent.state.order_socket import (
     Progress,
     encode_packet,
     listen_for_orders,
-    peer_user,
     receive,
     set_buffer,
 )
+from edgepack.agent.state.unix_socket import peer_user
 from edgepack.agent.update.dependencies import Link
 from edgepack.agent.update.local_install import why_not_done
 from edgepack.agent.update.models import Models

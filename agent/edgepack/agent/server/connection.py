@@ -28,7 +28,8 @@ from edgepack.agent.server.http_messages import (
     read_head,
     write_head,
 )
-from edgepack.agent.server.peers import find_peer_uid, find_unix_uid
+from edgepack.agent.server.peers import find_peer_uid
+from edgepack.agent.state.unix_socket import peer_user
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         peer: socket.socket = transport.get_extra_info("socket")
         if peer.family == socket.AF_UNIX:
-            self._peer_uid = find_unix_uid(peer)
+            self._peer_uid = peer_user(peer)
         else:
             self._is_web = True
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

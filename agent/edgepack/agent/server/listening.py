@@ -7,7 +7,6 @@ import fcntl
 import os
 import resource
 import socket
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from edgepack.agent.server.connection import Connection, Handler
 from edgepack.agent.server.http_messages import HttpError
 from edgepack.agent.state.model_server import LOCK_FILE, SOCKET_FILE
 from edgepack.agent.state.state_file import share_path
+from edgepack.agent.state.unix_socket import bind_path
 from edgepack.errors import DeviceError
 from edgepack.metrics.settings import read_address
 
@@ -225,29 +225,18 @@ def _lock(folder: Path) -> int:
 
 
 def bind_unix(folder: Path, name: str, limits: ServerConfig) -> socket.socket:
-    """Return a socket bound in the folder; its path may be longer than the kernel's 107 bytes.
+    """Return a socket bound in the folder, with the folder's group.
 
     Raises:
         OSError: The socket cannot be made.
     """
-    path = folder / name
-    with contextlib.suppress(FileNotFoundError):
-        if stat.S_ISSOCK(path.lstat().st_mode):  # of a server that was killed
-            path.unlink()
     listening = socket.socket(socket.AF_UNIX)
-    place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    bind_path(listening, folder / name)
     try:
-        before = os.umask(0o777)
-        try:
-            listening.bind(f"/proc/self/fd/{place}/{name}")
-        finally:
-            os.umask(before)
-        share_path(path, folder.stat().st_gid, int(limits.mode, 8))
+        share_path(folder / name, folder.stat().st_gid, int(limits.mode, 8))
     except OSError:
         listening.close()
         raise
-    finally:
-        os.close(place)
     return listening
 
 

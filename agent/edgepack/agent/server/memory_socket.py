@@ -18,9 +18,9 @@ from edgepack.agent.inference_protocol.messages import RegionStatus
 from edgepack.agent.server.connection import REQUEST_S, error_response
 from edgepack.agent.server.http_messages import HttpError, Response, write_head
 from edgepack.agent.server.listening import BACKLOG, Listeners, bind_unix
-from edgepack.agent.server.peers import find_unix_uid
 from edgepack.agent.server.regions import Regions
 from edgepack.agent.state.model_server import MEMORY_FILE
+from edgepack.agent.state.unix_socket import peer_user
 from edgepack.errors import DeviceError
 
 MAX_CLIENTS = 128
@@ -120,7 +120,7 @@ class MemorySocket:
         """
         if len(files) != 1:
             raise HttpError(400, f"a connection passes a single descriptor, not {len(files)}")
-        uid = find_unix_uid(peer)
+        uid = peer_user(peer)
         region = self._regions.adopt(files[0], uid)
         if not self._listeners.budget.take(region.byte_size):
             self._regions.unregister(region.name, uid)

@@ -1,20 +1,10 @@
-"""Users of clients: by their unix socket, or in the kernel's tables of TCP connections."""
+"""Users of clients on loopback, by the kernel's tables of TCP connections."""
 
 import contextlib
-import socket
-import struct
 from pathlib import Path
 
 _TABLES = (("/proc/net/tcp", 8), ("/proc/net/tcp6", 32))
 """Tables, and the digits of their addresses."""
-
-_CREDENTIALS = struct.Struct("3i")
-
-
-def find_unix_uid(peer: socket.socket) -> int:
-    """Return the user of the other end of a unix socket."""
-    found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(found)[1])
 
 
 def find_peer_uid(address: tuple[str, int], own: tuple[str, int]) -> int | None:

@@ -1,7 +1,6 @@
 """The model server's socket, and the agent's note on the server for `edgepack-agent status`."""
 
 import contextlib
-import os
 import socket
 import time
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.state.state_file import RUNTIME_LINK, read_regular
+from edgepack.agent.state.unix_socket import short_path
 from edgepack.durable import write_file
 from edgepack.versions import Format, NewerVersionError, Version
 
@@ -43,7 +43,7 @@ def socket_folder(state_dir: Path) -> Path:
 
 
 def connect_to_server(state_dir: Path, timeout_s: float, name: str = SOCKET_FILE) -> socket.socket:
-    """Return a connection to the server; its path may be longer than the kernel's 107 bytes.
+    """Return a connection to the server.
 
     Args:
         state_dir: The agent's state folder.
@@ -53,16 +53,14 @@ def connect_to_server(state_dir: Path, timeout_s: float, name: str = SOCKET_FILE
     Raises:
         OSError: No server listens, or this user may not use the socket.
     """
-    place = os.open(socket_folder(state_dir), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     peer = socket.socket(socket.AF_UNIX)
     try:
         peer.settimeout(timeout_s)
-        peer.connect(f"/proc/self/fd/{place}/{name}")
+        with short_path(socket_folder(state_dir) / name) as place:
+            peer.connect(place)
     except OSError:
         peer.close()
         raise
-    finally:
-        os.close(place)
     return peer
 
 

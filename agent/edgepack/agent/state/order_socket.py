@@ -5,16 +5,14 @@
 agent sends needs, transitions, and the end.
 """
 
-import contextlib
 import os
 import socket
-import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from edgepack.agent.state.state_file import put_aside
+from edgepack.agent.state.unix_socket import bind_path, peer_user, short_path
 from edgepack.bundle.metadata import MAX_CHUNK_BYTES
 from edgepack.decoding import decode_json
 from edgepack.errors import TransferError
@@ -24,7 +22,6 @@ SOCKET_FILE = "agent.sock"
 MAX_PACKET_BYTES = 2 * MAX_CHUNK_BYTES
 """A chunk with its place, or a need, which is below a broker's limit."""
 _BUFFER_BYTES = 4 * MAX_CHUNK_BYTES
-_CREDENTIALS = struct.Struct("3i")
 _PLACE_BYTES = 36
 
 
@@ -115,16 +112,12 @@ def listen_for_orders(state_dir: Path) -> socket.socket:
     Raises:
         OSError: The socket cannot be made.
     """
-    path, server = state_dir / SOCKET_FILE, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    path = state_dir / SOCKET_FILE
+    if os.path.lexists(path) and not path.is_socket():
+        put_aside(path)
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    bind_path(server, path, 0o600)
     try:
-        with _short_path(state_dir) as place:
-            if path.is_socket():
-                path.unlink()
-            elif os.path.lexists(path):
-                put_aside(path)
-            # The mode applies from the first moment: nobody else can connect before a chmod.
-            os.fchmod(server.fileno(), 0o600)
-            server.bind(place)
         server.listen()
     except OSError:
         server.close()
@@ -145,8 +138,8 @@ def connect_to_agent(state_dir: Path, timeout_s: float) -> socket.socket:
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         peer.settimeout(timeout_s)
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
-        with _short_path(state_dir) as place:
+        set_buffer(peer)
+        with short_path(state_dir / SOCKET_FILE) as place:
             peer.connect(place)
         if peer_user(peer) not in (0, state_dir.stat().st_uid):
             raise PermissionError("the socket belongs to another user than the state folder")
@@ -156,22 +149,6 @@ def connect_to_agent(state_dir: Path, timeout_s: float) -> socket.socket:
     return peer
 
 
-def peer_user(peer: socket.socket) -> int:
-    """Return the user at the other end of a connection."""
-    found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(found)[1])
-
-
 def set_buffer(peer: socket.socket) -> None:
     """Let some packets wait in the kernel until the peer reads."""
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
-
-
-@contextlib.contextmanager
-def _short_path(state_dir: Path) -> Iterator[str]:
-    """Yield a path of the socket below the kernel's 107 bytes."""
-    folder = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{SOCKET_FILE}"
-    finally:
-        os.close(folder)
