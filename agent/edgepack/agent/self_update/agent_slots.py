@@ -84,7 +84,8 @@ class AgentSlots:
         target = self._folder / slot
         if target.exists():
             shutil.rmtree(target)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(shutil.rmtree, target, ignore_errors=True)
             target.mkdir()
             digests = unpack_environment(archive, target, halt)
             python = Path(sys.executable).resolve()
@@ -98,9 +99,7 @@ class AgentSlots:
             (target / DIGESTS_FILE).write_text("".join(lines))
             flush_tree(target)
             flush_folder(self._folder)
-        except BaseException:
-            shutil.rmtree(target, ignore_errors=True)
-            raise
+            undo.pop_all()
         return target
 
     def begin_trial(self, slot: str, *, needs_broker: bool) -> None:

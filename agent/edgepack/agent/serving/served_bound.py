@@ -4,6 +4,7 @@ The server maps the memory. Seals keep the memory from shrinking and its pages i
 client could end the server.
 """
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -57,12 +58,11 @@ class ServedBound:
         self.inputs = self._shared if feeds is None else given
         self._end: Callable[[], object] = lambda: None
         self._region, self._message = "", b""
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
             self._register()
             self.outputs = self._infer(self._message)
-        except BaseException:
-            self.close()
-            raise
+            undo.pop_all()
 
     def run(self) -> dict[str, Tensor]:
         """Run an inference on the active model; see `BoundCall.run`.
