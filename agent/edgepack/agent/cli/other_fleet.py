@@ -15,6 +15,7 @@ import msgspec
 
 from edgepack.agent.cli.options import DEFAULT_CONFIG, config_option
 from edgepack.errors import DeviceError, EdgepackError
+from edgepack.setting_options import Number
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,10 +183,7 @@ def run_thin_edge(job: Job) -> int:
                 remedy="name the software item and its version as the bundle",
             )
     elif command == "remove" and name:
-        if active.get(name) is not None and options.get("--module-version", active[name]) in (
-            "",
-            active[name],
-        ):
+        if name in active and options.get("--module-version") in (None, "", active[name]):
             with local_device(job.config_path) as device:
                 device.carry_out(LocalLink(), name, removal(device.state_dir, name))
     elif command not in ("prepare", "finalize"):
@@ -218,7 +216,7 @@ end, require("swupdate").HANDLER_MASK.IMAGE_HANDLER)
 @click.option(
     "--soak",
     "soak_s",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     metavar="SECONDS",
     default=10.0,
     show_default=True,
