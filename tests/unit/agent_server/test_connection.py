@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -36,6 +37,9 @@ def handle(request: Request, exchange: Exchange) -> None:
         respond = exchange.respond
         asyncio.get_running_loop().call_later(0.05, respond, Response(200, (b"late",)))
         return
+    if target == "/slow":
+        time.sleep(0.05)  # The loop hears no client meanwhile.
+        target = "/large"
     body = {"/large": LARGE, "/huge": HUGE}.get(target, b"%d" % len(request.body))
     exchange.respond(Response(200, (body,)))
 
@@ -181,6 +185,20 @@ def test_responses_that_find_no_memory_are_rejected(
         assert b"4000000 bytes" in min(said, key=len)
         for _, writer in peers:
             writer.close()
+
+    run(test)
+
+
+def test_clients_that_read_at_once_are_not_cut_although_the_loop_is_late(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "REQUEST_S", PATIENCE_S)
+
+    async def test(connect: Connect) -> None:
+        request = b"GET /slow HTTP/1.1\r\nConnection: close\r\n\r\n"
+        said = await asyncio.gather(*(ask(connect, request) for _ in range(12)))
+        assert {one[9:12] for one in said} <= {b"200", b"429"}
+        assert all(len(one) > len(LARGE) for one in said if one[9:12] == b"200")
 
     run(test)
 

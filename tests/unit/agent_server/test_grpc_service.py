@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import gc
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,8 @@ from edgepack.agent.inference_protocol.grpc_messages import (
     join_raw,
     split_raw,
 )
-from edgepack.agent.server import grpc_requests, running
-from edgepack.agent.server.http_messages import HttpError
+from edgepack.agent.server import grpc_requests, grpc_service, running
+from edgepack.agent.server.http_messages import HttpError, Response
 from edgepack.errors import DeviceError
 from tests.simulators.model_server import ModelServer
 from tests.simulators.pointers import write_pointer
@@ -218,3 +220,23 @@ def test_split_of_any_bytes_loses_nothing_or_is_an_error(content: bytes) -> None
     except ValueError:
         return
     assert len(small) + sum(map(len, raw)) <= len(content)
+
+
+def test_response_is_freed_without_the_garbage_collector() -> None:
+    """Tensors that wait for the collector are in no budget."""
+
+    class Inference:
+        pass
+
+    async def answer() -> "weakref.ref[Inference]":
+        exchange, inference = grpc_service._Exchange(), Inference()
+        exchange.on_lost(lambda: (exchange, inference))
+        exchange.respond(Response(200, (b"{}",)))
+        await exchange.wait()
+        return weakref.ref(inference)
+
+    gc.disable()
+    try:
+        assert asyncio.run(answer())() is None
+    finally:
+        gc.enable()
