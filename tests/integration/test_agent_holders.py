@@ -14,7 +14,7 @@ from edgepack.bundle.keys import PrivateKey
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import make_bundle
 from tests.simulators.controller import Controller
-from tests.simulators.device import DEVICE, Device
+from tests.simulators.device import DEVICE, Device, serving_device
 from tests.simulators.waiting import wait_until
 
 SERVE = """
@@ -71,12 +71,9 @@ class Application:
 def device(
     tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
 ) -> Iterator[Device]:
-    device = Device(tmp_path / "device", mosquitto_broker.url, release_keys[1])
-    with device.config.open("a") as settings:
-        settings.write("[watch]\nhung_s = 4\n")
-    device.start()
-    yield device
-    device.stop()
+    url, key = mosquitto_broker.url, release_keys[1]
+    with serving_device(tmp_path / "device", url, key, "[watch]\nhung_s = 4\n") as device:
+        yield device
 
 
 def test_release_is_rolled_back_whose_application_hangs_or_dies(

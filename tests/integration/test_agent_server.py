@@ -18,7 +18,7 @@ from edgepack.bundle.keys import PrivateKey
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, ExampleBundle, expected_output, make_bundle
 from tests.simulators.controller import Controller
-from tests.simulators.device import DEVICE, Device
+from tests.simulators.device import DEVICE, Device, serving_device
 from tests.simulators.model_server import UnixConnection
 from tests.simulators.waiting import wait_until
 
@@ -29,13 +29,9 @@ X = np.random.default_rng(7).standard_normal((1, WIDTH)).astype(np.float32)
 def device(
     tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
 ) -> Iterator[Device]:
-    device = Device(tmp_path / "device", mosquitto_broker.url, release_keys[1])
-    with device.config.open("a") as settings:
-        settings.write("[server]\nenabled = true\n")
-    device.start()
-    yield device
-    if device.is_running:
-        device.stop()
+    url, key = mosquitto_broker.url, release_keys[1]
+    with serving_device(tmp_path / "device", url, key, "[server]\nenabled = true\n") as device:
+        yield device
 
 
 def ask(device: Device, method: str, path: str, message: object = None) -> Any:

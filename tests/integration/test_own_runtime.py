@@ -16,7 +16,7 @@ from edgepack.bundle.keys import PrivateKey
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.controller import Controller
-from tests.simulators.device import DEVICE, Device
+from tests.simulators.device import DEVICE, Device, serving_device
 from tests.simulators.programs import require
 from tests.simulators.waiting import wait_until
 
@@ -77,13 +77,9 @@ class Camera:
 def device(
     tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
 ) -> Iterator[Device]:
-    device = Device(tmp_path / "device", mosquitto_broker.url, release_keys[1])
-    with device.config.open("a") as settings:
-        settings.write("[watch]\nhung_s = 2\n")
-    device.start()
-    yield device
-    if device.is_running:
-        device.stop()
+    url, key = mosquitto_broker.url, release_keys[1]
+    with serving_device(tmp_path / "device", url, key, "[watch]\nhung_s = 2\n") as device:
+        yield device
 
 
 def test_the_example_compiles_with_its_own_runtime(tmp_path: Path) -> None:

@@ -161,3 +161,17 @@ def running(device: Device) -> Iterator[None]:
     finally:
         if device.is_running:
             device.kill()
+
+
+@contextlib.contextmanager
+def serving_device(
+    folder: Path, broker_url: str, public_key: Path, settings: str
+) -> Iterator[Device]:
+    """Yield a running device with further settings; stop the device in order at the end."""
+    device = Device(folder, broker_url, public_key)
+    with device.config.open("a") as config:
+        config.write(settings)
+    device.start()
+    yield device
+    if device.is_running:
+        device.stop()
