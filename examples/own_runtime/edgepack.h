@@ -2,7 +2,7 @@
  *
  * Include this file first. docs/how-to/own-runtime.md explains the calls, camera.c shows them. A struct
  * edgepack belongs to one process and one model; threads share it under a lock. edgepack_ask starts
- * `edgepack-agent env` ($EDGEPACK_AGENT env) and takes half a second. Of the other calls, edgepack_end waits up to
+ * `edgepack-agent env` ($EDGEPACK_AGENT env). Of the other calls, edgepack_end waits up to
  * 30 ms, and edgepack_close up to 100 ms, while the agent's socket is full. */
 #ifndef EDGEPACK_H
 #define EDGEPACK_H
