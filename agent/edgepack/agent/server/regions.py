@@ -26,6 +26,7 @@ from edgepack.agent.inference_protocol.messages import (
     TensorParameters,
 )
 from edgepack.agent.server.http_messages import HttpError
+from edgepack.agent.state.model_server import F_SEAL_FUTURE_WRITE
 
 FOLDER = Path("/dev/shm")
 MAX_REGIONS = 128
@@ -33,8 +34,6 @@ MAX_REGIONS = 128
 MAX_USERS = 8
 SEALED = "sealed-"
 """First letters of the names of sealed memory."""
-F_SEAL_FUTURE_WRITE = 0x10
-"""Of Linux 5.1: only mappings from before the seal may write, and no page is taken out."""
 _MAX_NAME = 255
 
 

@@ -24,11 +24,11 @@ from edgepack.agent.inference_protocol.tensors import datatype_of_array
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor
 from edgepack.agent.serving.bound import check_arrays, make_inputs
 from edgepack.agent.serving.server_client import ServerClient
+from edgepack.agent.state.model_server import F_SEAL_FUTURE_WRITE
 from edgepack.decoding import decode_json
 
 _ALIGNMENT = 64
-_F_SEAL_FUTURE_WRITE = 0x10
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | _F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
 
 Infer = Callable[[bytes], dict[str, Tensor]]
 """Runs an inference of a JSON message."""

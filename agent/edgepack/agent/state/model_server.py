@@ -15,6 +15,8 @@ from edgepack.versions import Format, NewerVersionError, Version
 SOCKET_FILE, LOCK_FILE, STATE_FILE = "server.sock", "server.lock", "server.json"
 MEMORY_FILE = "memory.sock"
 """Socket over which clients pass descriptors of sealed memory."""
+F_SEAL_FUTURE_WRITE = 0x10
+"""Seal of Linux 5.1: only mappings from before the seal may write, and no page is taken out."""
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
