@@ -12,6 +12,7 @@ import pytest
 
 from edgepack.agent.config import ServerConfig
 from edgepack.agent.server import connection, listening
+from edgepack.agent.server.blocks import Blocks
 from edgepack.agent.server.connection import Exchange, Request
 from edgepack.agent.server.http_messages import HttpError, Response
 from edgepack.agent.server.listening import Listeners
@@ -57,7 +58,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         test: Callable[[Connect], Awaitable[None]],
     ) -> None:
         async def serve() -> None:
-            listeners = Listeners(tmp_path, SETTINGS, handle)
+            listeners = Listeners(tmp_path, SETTINGS, handle, Blocks())
             await listeners.start()
             try:
                 await asyncio.wait_for(

@@ -16,6 +16,7 @@ from edgepack.agent.inference_protocol.messages import (
     RegisterRequest,
     TensorParameters,
 )
+from edgepack.agent.server.blocks import Blocks
 from edgepack.agent.server.http_messages import HttpError
 from edgepack.agent.server.inferring import decode_inputs
 from edgepack.agent.server.peers import find_peer_uid
@@ -41,7 +42,7 @@ def memory() -> Iterator[Path]:
 
 @pytest.fixture
 def regions() -> Iterator[Regions]:
-    regions = Regions()
+    regions = Regions(Blocks())
     yield regions
     for uid in (OWN, OTHER, None):
         regions.unregister("", uid)

@@ -28,6 +28,7 @@ from edgepack.agent.inference_protocol.messages import (
 )
 from edgepack.agent.inference_protocol.tensors import datatype_of, describe_shape
 from edgepack.agent.runtime.sessions import SessionTensor
+from edgepack.agent.server.blocks import Blocks
 from edgepack.agent.server.connection import Exchange, Request, error_response
 from edgepack.agent.server.hosted_model import HostedModel, Inference
 from edgepack.agent.server.hosting import Hosting
@@ -74,11 +75,14 @@ class Answers:
     Args:
         hosting: The models.
         render_metrics: Returns the response for `/metrics`.
+        blocks: Memory of large inputs.
     """
 
-    def __init__(self, hosting: Hosting, render_metrics: Callable[[Request], Response]) -> None:
+    def __init__(
+        self, hosting: Hosting, render_metrics: Callable[[Request], Response], blocks: Blocks
+    ) -> None:
         self._hosting, self._render_metrics = hosting, render_metrics
-        self.regions = Regions()
+        self.regions = Regions(blocks)
         self._version = importlib.metadata.version("edgepack")
 
     def describe_server(self, call: Call) -> Response:

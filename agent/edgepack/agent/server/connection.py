@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import msgspec
-import numpy as np
 
 from edgepack.agent.config import ServerConfig
 from edgepack.agent.inference_protocol.messages import ErrorAnswer
 from edgepack.agent.runtime.heap import LARGE_BYTES
+from edgepack.agent.server.blocks import Blocks
 from edgepack.agent.server.budget import Budget
 from edgepack.agent.server.http_messages import (
     MAX_HEAD_BYTES,
@@ -86,10 +86,12 @@ class Owner(Protocol):
     Attributes:
         limits: Settings.
         buffer: Where bytes of every connection arrive, one after the other.
+        blocks: Memory of large requests.
     """
 
     limits: ServerConfig
     buffer: memoryview
+    blocks: Blocks
 
     def admit(self, connection: "Connection") -> bool:
         """Register a connection; return whether there is room."""
@@ -339,7 +341,7 @@ class Connection(asyncio.BufferedProtocol):
             self._decode(rest)
             return
         try:
-            self._body = np.empty(head.length, np.uint8).data
+            self._body = self._server.blocks.take(head.length)
         except MemoryError as error:
             raise HttpError(429, "there is no memory for the request", retry_s=1) from error
         self._received = 0

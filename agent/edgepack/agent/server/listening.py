@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edgepack.agent.config import ServerConfig
+from edgepack.agent.server.blocks import Blocks
 from edgepack.agent.server.budget import Budget
 from edgepack.agent.server.connection import Connection, Handler
 from edgepack.agent.server.http_messages import HttpError
@@ -42,12 +43,14 @@ class Listeners:
         folder: Folder of the unix socket.
         limits: Settings.
         handle: Handles requests.
+        blocks: Memory of large requests.
     """
 
-    def __init__(self, folder: Path, limits: ServerConfig, handle: Handler) -> None:
+    def __init__(self, folder: Path, limits: ServerConfig, handle: Handler, blocks: Blocks) -> None:
         self.limits, self._folder, self._handle = limits, folder, handle
         self.buffer = memoryview(bytearray(_BUFFER_BYTES))
         """Where bytes of every connection arrive, one after the other."""
+        self.blocks = blocks
         self.budget = Budget(limits.memory_bytes)
         """Memory of requests and responses."""
         self._connections: set[Connection] = set()
@@ -185,7 +188,7 @@ class Listeners:
         now, self._look = self._loop.time(), None
         for connection in (*self._connections, *self._rejected):
             connection.look(now)
-        if self._connections or self._rejected:
+        if self.blocks.free_unused() or self._connections or self._rejected:
             self._look_later()
 
     def _connect(self) -> Connection:

@@ -18,13 +18,12 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from edgepack.agent.inference_protocol.messages import (
     RegionStatus,
     RegisterRequest,
     TensorParameters,
 )
+from edgepack.agent.server.blocks import Blocks
 from edgepack.agent.server.http_messages import HttpError
 from edgepack.agent.state.model_server import F_SEAL_FUTURE_WRITE
 
@@ -54,9 +53,14 @@ class _Region(NamedTuple):
 
 
 class Regions:
-    """Registered regions; used by the event loop's thread alone."""
+    """Registered regions; used by the event loop's thread alone.
 
-    def __init__(self) -> None:
+    Args:
+        blocks: Memory of copies.
+    """
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._blocks = blocks
         self._regions: dict[int | None, dict[str, _Region]] = {}
 
     def register(self, name: str, asked: RegisterRequest, uid: int | None) -> None:
@@ -165,7 +169,7 @@ class Regions:
         if region.sealed is not None:
             return region.sealed[start : start + length]
         try:
-            content = np.empty(length, np.uint8).data
+            content = self._blocks.take(length)
             done = 0
             while done < length:
                 number = os.preadv(region.file, [content[done:]], start + done)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from edgepack.agent.config import AgentConfig
 from edgepack.agent.runtime.heap import return_large_blocks
 from edgepack.agent.server.answers import Answers
+from edgepack.agent.server.blocks import Blocks
 from edgepack.agent.server.connection import Request
 from edgepack.agent.server.hosting import Hosting
 from edgepack.agent.server.http_messages import Response
@@ -67,9 +68,10 @@ async def _serve(config: AgentConfig, *, until_stdin_ends: bool) -> bool:
         hung_s=config.watch.hung_s,
     )
     metrics = ServerMetrics(config, hosting)
-    answers = Answers(hosting, metrics.answer)
+    blocks = Blocks()
+    answers = Answers(hosting, metrics.answer, blocks)
     routes = Routes(answers, config.server.origins)
-    listeners = Listeners(socket_folder(state_dir), config.server, routes.handle)
+    listeners = Listeners(socket_folder(state_dir), config.server, routes.handle, blocks)
     metrics.listeners = listeners
     await listeners.start()
     memory = MemorySocket(socket_folder(state_dir), listeners, answers.regions)
