@@ -85,7 +85,8 @@ def test_an_inference_gives_what_an_application_gets(
     folder, x = arrays
     with open_model("tiny", settings.parent / "state") as model:
         wanted = model.run({"x": x})["y"]
-    for name in ("x.npy", "x.npz"):
+    np.save(folder / "double.npy", x[0].astype(np.float64))  # As numpy saves what a user computes.
+    for name in ("x.npy", "x.npz", "double.npy"):
         words = ("infer", "tiny", str(folder / name), "-o", str(folder / "y.npz"))
         found = json.loads(run(*words, "--json", "--config", str(settings)).stdout)
         assert np.array_equal(np.load(folder / "y.npz")["y"], wanted)
@@ -102,6 +103,7 @@ def test_files_that_do_not_fit_are_named(
     folder, x = arrays
     np.savez(folder / "z.npz", z=x)
     np.save(folder / "wide.npy", np.zeros((1, 257), np.float32))
+    np.save(folder / "large.npy", np.full(x.shape, 1e300))
     (folder / "object.npy").write_bytes(b"\x93NUMPY\x01\x00\x46\x00{'descr': '|O'")
     head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999,), }"
     huge = b"\x93NUMPY\x01\x00" + (len(head) + 1).to_bytes(2, "little") + head + b"\n"
@@ -114,6 +116,7 @@ def test_files_that_do_not_fit_are_named(
     for name, fact in (
         ("z.npz", "x: float32"),
         ("wide.npy", "257"),
+        ("large.npy", "do not fit into float32"),
         ("object.npy", "cannot be read"),
         ("huge.npy", "cannot be read"),
         ("zip.npz", "cannot be read"),

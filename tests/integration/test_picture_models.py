@@ -231,5 +231,11 @@ def test_a_runner_of_edge_impulse_gets_the_answers_of_the_model(
             assert said["error"]
         assert not ask({"classify": "x", "id": 6})["success"]
         assert ask({"classify": features, "id": 7})["success"]
+        both = (json.dumps({"classify": features, "id": number}).encode() for number in (8, 9))
+        peer.send(b"".join(both))
+        answers = b""
+        while answers.count(b"\0") < 2:
+            answers += peer.recv(1024)
+        assert [json.loads(one)["id"] for one in answers.split(b"\0")[:2]] == [8, 9]
     assert process.returncode == 0, "the model is closed"
     assert not place.exists()

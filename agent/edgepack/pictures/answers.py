@@ -102,7 +102,7 @@ def classify(
     if value.dtype.kind != "f":
         numbers = value.ravel()[:top].tolist()
         return tuple(
-            Label(name=_name(part, int(one)), number=int(one), score=1.0) for one in numbers
+            Label(name=name_class(part, int(one)), number=int(one), score=1.0) for one in numbers
         )
     if value.size != max(value.shape, default=1):
         raise ValueError(
@@ -112,7 +112,8 @@ def classify(
     scores = _probabilities(part, value)
     order = np.argsort(-np.nan_to_num(scores, nan=-1.0), kind="stable")[:top]
     return tuple(
-        Label(name=_name(part, one), number=one, score=float(scores[one])) for one in order.tolist()
+        Label(name=name_class(part, one), number=one, score=float(scores[one]))
+        for one in order.tolist()
     )
 
 
@@ -147,7 +148,7 @@ def detect(
         corners = frame.to_picture(corners)
     return tuple(
         Box(
-            name=_name(part, number),
+            name=name_class(part, number),
             number=number,
             score=score,
             left=left,
@@ -278,7 +279,8 @@ def _open_head(part: TaskOutputs, open_head: Callable[[TaskOutputs], _Head]) -> 
         ) from error
 
 
-def _name(part: TaskOutputs, number: int) -> str:
+def name_class(part: TaskOutputs, number: int) -> str:
+    """Return the name of a class, `class 3` if it is not known."""
     names = part.class_names
     return names[number] if 0 <= number < len(names) and names[number] else f"class {number}"
 

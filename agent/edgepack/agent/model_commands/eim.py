@@ -7,6 +7,7 @@ blue`, in the size that the answer to `hello` states.
 
 import contextlib
 import math
+import re
 import signal
 import socket
 import sys
@@ -22,10 +23,13 @@ import numpy.typing as npt
 from edgepack.agent.serving.model import Model, open_model
 from edgepack.decoding import decode_json
 from edgepack.errors import DeviceError, EdgepackError
-from edgepack.pictures.answers import ABILITIES, find_parts
+from edgepack.pictures.answers import ABILITIES, find_parts, name_class
+from edgepack.tasks.description import MAX_CLASS_NAMES, TaskOutputs
 
 MAX_REQUEST_BYTES = 64 * 2**20
 _PACKET_BYTES = 2**20
+_BETWEEN = b"\0\r\n "
+"""Bytes that may separate requests."""
 _CAMERA, _UNKNOWN = 3, 0
 """Kinds of sensors."""
 
@@ -74,19 +78,36 @@ def _talk(peer: socket.socket, name: str, model: Model) -> None:
         received += packet
         if len(received) > MAX_REQUEST_BYTES:
             return
-        # Only whole requests end so; a runner waits for the answer before the next request.
-        if not received.rstrip(b"\0\r\n ").endswith(b"}"):
+        if not received.rstrip(_BETWEEN).endswith(b"}"):  # Only whole requests end so.
             continue
-        try:
-            request = decode_json(received.rstrip(b"\0\r\n "), _Request)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            if "truncated" in str(error):
-                continue
-            answer: dict[str, Any] = _failure(0, f"not a request of a runner: {error}")
-        else:
-            answer = _answer(request, name, model)
-        received = b""
-        peer.sendall(msgspec.json.encode(answer) + b"\0")
+        while received := received.strip(_BETWEEN):
+            try:
+                request, received = _take_request(received)
+            except (ValueError, RecursionError) as error:
+                if "truncated" in str(error):
+                    break
+                received = b""
+                answer = _failure(0, f"not a request of a runner: {error}")
+            else:
+                answer = _answer(request, name, model)
+            peer.sendall(msgspec.json.encode(answer) + b"\0")
+
+
+def _take_request(received: bytes) -> tuple[_Request, bytes]:
+    """Return the first request, and the bytes behind it.
+
+    Raises:
+        ValueError: The bytes are no request; "truncated" if more bytes may complete it.
+    """
+    try:
+        return decode_json(received, _Request), b""
+    except msgspec.DecodeError as error:
+        # Another request follows: a runner need not wait for an answer.
+        found = re.search(r"trailing characters \(byte (\d+)\)", str(error))
+        if found is None:
+            raise
+        end = int(found[1]) - 1
+        return decode_json(received[:end], _Request), received[end:]
 
 
 def _answer(request: _Request, name: str, model: Model) -> dict[str, Any]:
@@ -109,8 +130,8 @@ def _describe(name: str, model: Model) -> dict[str, Any]:
     labels: tuple[str, ...] = ()
     for ability in ("detect", "classify"):
         for part in find_parts(described, ability):
-            count = len(part.class_names)
-            labels = tuple(part.class_names[one] or f"class {one}" for one in range(count))
+            count = len(part.class_names) or _class_count(part, model)
+            labels = tuple(name_class(part, one) for one in range(count))
     is_detector = bool(find_parts(described, "detect"))
     kind = "object_detection" if is_detector else "classification" if labels else "freeform"
     return {
@@ -140,6 +161,13 @@ def _describe(name: str, model: Model) -> dict[str, Any]:
             "owner": "edgepack",
         },
     }
+
+
+def _class_count(part: TaskOutputs, model: Model) -> int:
+    """Return the number of classes by the shape of a classifier's scores; 0 if it is not fixed."""
+    shapes = (one.shape for one in model.outputs if one.name == part.outputs[0])
+    last = next((shape[-1] for shape in shapes if shape), 0)
+    return last if isinstance(last, int) and 1 < last <= MAX_CLASS_NAMES else 0
 
 
 def _feature_count(model: Model) -> int:

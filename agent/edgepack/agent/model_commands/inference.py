@@ -88,7 +88,9 @@ def infer(
         if given is None:
             feeds, frame = feed_picture(file, described, [one.name for one in inputs])
         else:
-            feeds = given if isinstance(given, dict) else {one.name: given for one in inputs[:1]}
+            named = given if isinstance(given, dict) else {one.name: given for one in inputs[:1]}
+            by_name = {one.name: one for one in inputs}
+            feeds = {name: _fit(array, by_name.get(name)) for name, array in named.items()}
         opened.session.run(feeds)
         outputs, latency_ms = opened.session.run_timed(feeds)
     except ValueError as error:
@@ -134,6 +136,32 @@ def _read(file: Path) -> dict[str, Tensor] | Tensor:
             if isinstance(error, FileNotFoundError)
             else "write the file by numpy.savez(file, x=array), or by numpy.save(file, array)",
         ) from error
+
+
+def _fit(array: Tensor, taken: SessionTensor | None) -> Tensor:
+    """Return an array as `edgepack build` reads samples: floats in the input's precision, integers
+    in its width, and a batch axis of 1 in front where it lacks one.
+
+    Raises:
+        ValueError: A value does not fit into the input's dtype.
+    """
+    if taken is None:
+        return array
+    want = np.dtype(taken.dtype)
+    if array.dtype != want and array.dtype.kind in {"f": "f", "i": "iu", "u": "iu"}.get(
+        want.kind, ""
+    ):
+        with np.errstate(over="ignore"):
+            fitted = array.astype(want)
+        if not np.array_equal(np.isfinite(fitted), np.isfinite(array)) or (
+            want.kind != "f" and not np.array_equal(fitted, array)
+        ):
+            raise ValueError(f"values of {taken.name!a:.100} do not fit into {want.name}")
+        array = fitted
+    lacks_batch = array.ndim + 1 == len(taken.shape) and not (
+        isinstance(taken.shape[0], int) and taken.shape[0] > 1
+    )
+    return array[np.newaxis] if lacks_batch else array
 
 
 def _describe(inputs: tuple[SessionTensor, ...]) -> str:
