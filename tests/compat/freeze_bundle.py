@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from edgepack.bundle.archive import pack
 from edgepack.bundle.chunks import entry
 from edgepack.bundle.encrypted_files import KEY_BYTES, encrypt_stream
+from edgepack.bundle.generation import GENAI_CONFIG, TOKENIZER, Generation
 from edgepack.bundle.golden import Golden, Tensor, write_golden
 from edgepack.bundle.keys import PublicKey, generate_key, load_private_key, write_key_pair
 from edgepack.bundle.manifest import (
@@ -76,6 +77,8 @@ def write_bundle(folder: Path) -> None:
     y: Tensor = np.maximum(x, 0)
     write_golden(folder / GOLDEN_FILE, Golden(inputs=({"x": x},), outputs=({"y": y},)))
     (folder / "hooks/before-activate").write_text("#!/bin/sh\nexit 0\n")
+    for name in (GENAI_CONFIG, TOKENIZER):
+        (folder / name).write_text("{}")
     variants = (
         make_variant(folder, "qnn-htp", "QNNExecutionProvider", "npu", b"a context binary"),
         make_variant(folder, "cpu", "CPUExecutionProvider", "cpu", make_model()),
@@ -87,10 +90,14 @@ def write_bundle(folder: Path) -> None:
         created_at="2026-11-21T00:00:00Z",
         source_sha256="5e" * 32,
         tools={"edgepack": "0.1.0", "onnx": "1.23.0"},
-        files=(entry(folder, GOLDEN_FILE), entry(folder, "hooks/before-activate")),
+        files=tuple(
+            entry(folder, name)
+            for name in (GOLDEN_FILE, "hooks/before-activate", GENAI_CONFIG, TOKENIZER)
+        ),
         reference=(
             Feature(tensor="x", name="level", words="level", mean=0.5, spread=1.5, samples=100),
         ),
+        generation=Generation(context=256, vocabulary=512, cache_bytes_per_token=1024, prompts=3),
     )
     (folder / "manifest.json").write_bytes(
         encode_manifest(Manifest(facts=facts, variants=variants))

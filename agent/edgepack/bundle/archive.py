@@ -29,9 +29,9 @@ from edgepack.bundle.manifest import (
     FileEntry,
     Manifest,
     decode_manifest,
-    is_executable,
 )
 from edgepack.bundle.paths import sort_key
+from edgepack.bundle.shared_files import is_executable
 from edgepack.bundle.tar_entries import TarEntry, check_end, read_entry
 from edgepack.bundle.tree import list_files
 from edgepack.durable import flush_folder, replacing

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from edgepack.bundle.features import check_features
+from edgepack.bundle.generation import Generation, check_assets
 from edgepack.bundle.golden_pictures import GOLDEN_FILE, golden_pictures, is_golden
 from edgepack.bundle.metadata import (
     FORMAT_MINOR,
@@ -33,6 +34,7 @@ from edgepack.bundle.metadata import (
     VariantFacts,
 )
 from edgepack.bundle.paths import check_path
+from edgepack.bundle.shared_files import FIRMWARE_FOLDER, HOOKS_FOLDER
 from edgepack.bundle.strict_json import convert_json, parse_json, without_unknown
 from edgepack.errors import BundleError
 
@@ -52,6 +54,7 @@ __all__ = [
     "Feature",
     "FileEntry",
     "Firmware",
+    "Generation",
     "GoldenAgreement",
     "GoldenTolerance",
     "Manifest",
@@ -70,8 +73,6 @@ __all__ = [
 MANIFEST_FILE = "manifest.json"
 SIGNATURE_FILE = "model.sig"
 COMPONENT = "model"
-HOOKS_FOLDER = "hooks"
-FIRMWARE_FOLDER = "firmware"
 
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 """About 300,000 chunks, 20 GB of model."""
@@ -181,11 +182,6 @@ class _Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layout: str
     components: _Components
     additional_metadata: _BundleMetadata
-
-
-def is_executable(path: str) -> bool:
-    """Return True if a file of a bundle is executable: all below `hooks/` are, nothing else is."""
-    return path.startswith(f"{HOOKS_FOLDER}/")
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -354,6 +350,8 @@ def _check_files(manifest: Manifest) -> None:
                 found_in=found_in,
             )
     _check_firmware(manifest.facts)
+    sizes = ((entry.path, entry.size_bytes) for entry in manifest.facts.files)
+    check_assets(manifest.facts.generation, sizes, found_in=found_in)
     for path in seen:
         folders = path.split("/")[:-1]
         for depth in range(1, len(folders) + 1):

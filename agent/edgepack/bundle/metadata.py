@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from edgepack.bundle.generation import Generation
 from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription, TaskOutputs
 
 FORMAT_VERSION = 1
-FORMAT_MINOR = 0
+FORMAT_MINOR = 1
 """Version of edgepack's own part of the manifest; see `edgepack.versions`."""
 
 MAX_CHUNK_BYTES = 120 * 1024
@@ -332,12 +333,14 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             two builds of the same inputs differ).
         source_sha256: Digest of the source model's bytes, external data included.
         tools: Versions of the build's tools.
-        files: Files outside the variants: golden samples, hooks, firmware, reports.
+        files: Files outside the variants: golden samples, hooks, firmware, reports, and the files
+            for the generation of texts.
         firmware: Required firmware by kind of device; empty requires none.
         encryption: Encryption of the variants and golden samples; None for a plain bundle.
         description: Meaning of the model's outputs.
         reference: Features of the build's samples: of inputs, and of the float model's outputs by
             their tasks. Devices measure drift against these.
+        generation: Facts of a model that generates texts; None for other models.
     """
 
     format: int = FORMAT_VERSION
@@ -353,3 +356,4 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     encryption: Encryption | None = None
     description: ModelDescription = NOTHING_KNOWN
     reference: Annotated[tuple[Feature, ...], msgspec.Meta(max_length=MAX_FEATURES)] = ()
+    generation: Generation | None = None

@@ -14,17 +14,17 @@ from pathlib import Path
 
 from edgepack.bundle.chunks import digest_file, raise_disk_fault, read_bounded
 from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
+from edgepack.bundle.generation import is_asset
 from edgepack.bundle.manifest import (
     GOLDEN_FILE,
-    HOOKS_FOLDER,
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
     SIGNATURE_FILE,
     FileEntry,
     Manifest,
     decode_manifest,
-    is_golden,
 )
+from edgepack.bundle.shared_files import is_needed
 from edgepack.bundle.signature import root_digest, signed_digest
 from edgepack.errors import BundleError
 
@@ -127,7 +127,8 @@ def _files_to_serve(folder: Path, manifest: Manifest, variant: str) -> tuple[Fil
         own = manifest.variant(variant).facts.files
     except KeyError as error:
         raise BundleError(f"the bundle has no variant '{variant}'", found_in=str(folder)) from error
-    return (*own, *(entry for entry in manifest.facts.files if entry.path == GOLDEN_FILE))
+    shared = manifest.facts.files
+    return (*own, *(file for file in shared if file.path == GOLDEN_FILE or is_asset(file.path)))
 
 
 def _files_of_slot(folder: Path, manifest: Manifest, variant: str) -> tuple[FileEntry, ...]:
@@ -136,8 +137,7 @@ def _files_of_slot(folder: Path, manifest: Manifest, variant: str) -> tuple[File
         if any(os.path.lexists(folder / entry.path) for entry in other.facts.files):
             files |= {entry.path: entry for entry in other.facts.files}
     for entry in manifest.facts.files:
-        is_needed = is_golden(entry.path) or entry.path.startswith(f"{HOOKS_FOLDER}/")
-        if is_needed or os.path.lexists(folder / entry.path):
+        if is_needed(entry.path) or os.path.lexists(folder / entry.path):
             files[entry.path] = entry
     return tuple(files.values())
 

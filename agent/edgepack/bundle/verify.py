@@ -10,14 +10,13 @@ from edgepack.bundle.chunks import digest_file, read_bounded
 from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import (
-    HOOKS_FOLDER,
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
     SIGNATURE_FILE,
     Manifest,
     decode_manifest,
-    is_golden,
 )
+from edgepack.bundle.shared_files import is_needed
 from edgepack.bundle.signature import SignedList, verify_envelope
 from edgepack.bundle.tree import list_files
 from edgepack.errors import BundleError, SignatureError
@@ -166,11 +165,7 @@ def verify_manifest(content: bytes, signed: SignedList) -> Manifest:
 
 
 def _may_be_absent(manifest: Manifest, present: set[str]) -> set[str]:
-    optional = {
-        entry.path
-        for entry in manifest.facts.files
-        if not is_golden(entry.path) and not entry.path.startswith(f"{HOOKS_FOLDER}/")
-    }
+    optional = {entry.path for entry in manifest.facts.files if not is_needed(entry.path)}
     for variant in manifest.variants:
         paths = {entry.path for entry in variant.facts.files}
         if not paths & present:

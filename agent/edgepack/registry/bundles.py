@@ -21,8 +21,8 @@ from edgepack.bundle.manifest import (
     SIGNATURE_FILE,
     Manifest,
     decode_manifest,
-    is_executable,
 )
+from edgepack.bundle.shared_files import is_executable
 from edgepack.bundle.signature import root_digest, verify_envelope
 from edgepack.bundle.verify import verify_folder, verify_manifest
 from edgepack.durable import flush_folder

@@ -22,7 +22,8 @@ from edgepack.agent.transfer.solving import Solved, solve
 from edgepack.bitmap import pack_bits, read_bits
 from edgepack.bundle.chunks import chunk_digests, offsets
 from edgepack.bundle.deltas import DELTA_FOLDER
-from edgepack.bundle.manifest import FileEntry, is_executable
+from edgepack.bundle.manifest import FileEntry
+from edgepack.bundle.shared_files import is_executable
 from edgepack.halt import NEVER, Halt
 from edgepack.wire.coded import CodedChunk
 

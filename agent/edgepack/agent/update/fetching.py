@@ -27,13 +27,12 @@ from edgepack.agent.update.offer import (
 from edgepack.agent.update.shadow_first import why_no_room
 from edgepack.bundle.chunks import raise_disk_fault
 from edgepack.bundle.manifest import (
-    HOOKS_FOLDER,
     MANIFEST_FILE,
     SIGNATURE_FILE,
     FileEntry,
     Manifest,
-    is_golden,
 )
+from edgepack.bundle.shared_files import is_needed
 from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import BundleError, DeviceError
 from edgepack.halt import Halt
@@ -230,15 +229,13 @@ def _read_again(context: UpdateContext, download: Download, wait: Wait) -> Wait:
 def wanted_files(
     manifest: Manifest, candidates: tuple[str, ...], plan: FirmwarePlan | None = None
 ) -> tuple[FileEntry, ...]:
-    """Return the files that a device fetches: its candidates, the golden samples, the hooks, and
+    """Return the files that a device fetches: its candidates, the shared files that each device needs, and
     the firmware to install.
     """
     shared = (
         entry
         for entry in manifest.facts.files
-        if is_golden(entry.path)
-        or entry.path.startswith(f"{HOOKS_FOLDER}/")
-        or (plan and entry.path == plan.file)
+        if is_needed(entry.path) or (plan and entry.path == plan.file)
     )
     own = (entry for name in candidates for entry in manifest.variant(name).facts.files)
     return (*shared, *own)

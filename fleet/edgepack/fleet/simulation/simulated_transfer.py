@@ -14,7 +14,8 @@ from edgepack.agent.transfer.chunk_status import MissingChunks
 from edgepack.agent.transfer.need_scheduler import NeedScheduler
 from edgepack.agent.transfer.solving import Solved, solve
 from edgepack.bundle.chunks import chunk_digests, fixed_chunks
-from edgepack.bundle.manifest import HOOKS_FOLDER, Manifest, decode_manifest, is_golden
+from edgepack.bundle.manifest import Manifest, decode_manifest
+from edgepack.bundle.shared_files import is_needed
 from edgepack.errors import EdgepackError
 from edgepack.fleet.simulation.chunk_store import StoredFile
 from edgepack.fleet.simulation.port import Port
@@ -174,11 +175,7 @@ class SimulatedTransfer:
 
     def _want_variant(self, manifest: Manifest) -> None:
         self._manifest = None
-        rest = tuple(
-            entry
-            for entry in manifest.facts.files
-            if is_golden(entry.path) or entry.path.startswith(f"{HOOKS_FOLDER}/")
-        )
+        rest = tuple(entry for entry in manifest.facts.files if is_needed(entry.path))
         for entry in (*manifest.variants[0].facts.files, *rest):
             digests = chunk_digests(entry.chunks)
             if digests and entry.sha256 not in self._files:

@@ -1,0 +1,91 @@
+"""Facts and files of a bundle whose model generates texts.
+
+The files lie at the bundle's root, as onnxruntime-genai expects them: `genai_config.json` names the
+model file of the first variant, and describes the inputs, the cache and the outputs of the decoder.
+The files are not encrypted in an encrypted bundle: only variants and golden samples are.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+import msgspec
+
+from edgepack.errors import BundleError
+
+GENAI_CONFIG = "genai_config.json"
+TOKENIZER = "tokenizer.json"
+
+ASSETS = (
+    GENAI_CONFIG,
+    TOKENIZER,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+"""Names of the files, all at the root of the bundle."""
+
+MAX_ASSET_BYTES = 64 * 1024 * 1024
+"""Of a file. The tokenizer of Gemma 3, with 262,144 tokens, has 33 MB."""
+
+MAX_CONTEXT = 2**24
+MAX_VOCABULARY = 2**24
+
+
+class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Facts that a device must know before it fetches a model that generates texts.
+
+    Attributes:
+        engine: Runtime of the decoder.
+        context: Tokens of prompt and answer together, at most.
+        vocabulary: Tokens that the logits are of.
+        cache_bytes_per_token: Bytes of keys and values that a text takes per token.
+        prompts: Golden samples that are prompts with answers.
+    """
+
+    engine: Literal["onnxruntime"] = "onnxruntime"
+    context: Annotated[int, msgspec.Meta(ge=1, le=MAX_CONTEXT)]
+    vocabulary: Annotated[int, msgspec.Meta(ge=1, le=MAX_VOCABULARY)]
+    cache_bytes_per_token: Annotated[int, msgspec.Meta(ge=1, le=2**32)]
+    prompts: Annotated[int, msgspec.Meta(ge=0, le=2**20)] = 0
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the cache of a text that fills the context."""
+        return self.context * self.cache_bytes_per_token
+
+
+def is_asset(path: str) -> bool:
+    """Return True for the files at the bundle's root that generation of texts needs."""
+    return path in ASSETS
+
+
+def check_assets(
+    generation: Generation | None, sizes: Iterable[tuple[str, int]], *, found_in: str
+) -> None:
+    """Check that a bundle has the files that its generation needs, and none that is too large.
+
+    Args:
+        generation: Facts of the bundle; None for a model that does not generate texts.
+        sizes: Path and size in bytes of the bundle's shared files.
+        found_in: Place of the facts, for messages.
+
+    Raises:
+        BundleError: A file is missing or too large.
+    """
+    found = {path: size_bytes for path, size_bytes in sizes if is_asset(path)}
+    for path, size_bytes in found.items():
+        if size_bytes > MAX_ASSET_BYTES:
+            raise BundleError(
+                f"'{path}' has {size_bytes} bytes, at most {MAX_ASSET_BYTES} are read",
+                found_in=found_in,
+            )
+    for path in (GENAI_CONFIG, TOKENIZER):
+        if generation is not None and path not in found:
+            raise BundleError(
+                f"the bundle generates texts, but '{path}' is not among its files",
+                found_in=found_in,
+            )
