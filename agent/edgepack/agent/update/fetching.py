@@ -229,8 +229,8 @@ def _read_again(context: UpdateContext, download: Download, wait: Wait) -> Wait:
 def wanted_files(
     manifest: Manifest, candidates: tuple[str, ...], plan: FirmwarePlan | None = None
 ) -> tuple[FileEntry, ...]:
-    """Return the files that a device fetches: its candidates, the shared files that each device needs, and
-    the firmware to install.
+    """Return the files that a device fetches: its candidates, the shared files that each device
+    needs, and the firmware to install.
     """
     shared = (
         entry
