@@ -24,6 +24,9 @@ Tensors = Mapping[str, Tensor]
 
 MAX_GOLDEN_BYTES = 1024**3
 
+_TOKENS = "tokens"
+"""The task whose golden outputs may have the last rows alone."""
+
 
 class Golden(msgspec.Struct, frozen=True, kw_only=True):
     """Golden samples, in order.
@@ -122,6 +125,7 @@ def compare_outputs(
             f"expected, {len(got)} computed",
             worst_nrmse=math.inf,
         )
+    got = _without_rows_before(expected, got, agreements)
     judged = [
         _judge(name, [sample.get(name) for sample in expected], [s.get(name) for s in got], limits)
         for name, limits in sorted(tolerances.items())
@@ -135,6 +139,26 @@ def compare_outputs(
         worst_nrmse=max(verdict.worst_nrmse for verdict in judged),
         task_lost=max((one.task_lost for one in judged if one.task_lost is not None), default=None),
     )
+
+
+def _without_rows_before(
+    expected: Sequence[Tensors], got: Sequence[Tensors], agreements: Sequence[GoldenAgreement]
+) -> Sequence[Tensors]:
+    """Return the outputs with only the last rows of scores of tokens, as many as are expected.
+
+    A golden text is whole, and only the scores of its last places are in the golden samples.
+    """
+    names = [name for one in agreements if one.part.task == _TOKENS for name in one.part.outputs]
+
+    def last(name: str, value: Tensor, wanted: Tensor | None) -> Tensor:
+        if name not in names or wanted is None or value.ndim != wanted.ndim or value.ndim < 3:
+            return value
+        return value[..., -wanted.shape[-2] :, :] if wanted.shape[-2] else value
+
+    return [
+        {name: last(name, value, want.get(name)) for name, value in have.items()}
+        for want, have in zip(expected, got, strict=True)
+    ]
 
 
 MOST_LOST = 0.5

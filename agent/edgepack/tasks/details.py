@@ -14,6 +14,14 @@ DIVERGENCE = "divergence_nats"
 """Of a decoder: how often it chooses the float model's token after its own tokens and after the
 float model's, and the mean divergence."""
 
+PERPLEXITY_RATIO = "perplexity_ratio"
+FLOAT_PERPLEXITY = "float_perplexity"
+FLIPPED_TOKENS = "flipped_tokens"
+FLIP_MARGIN = "flip_margin"
+"""Of a decoder on texts with answers: its perplexity as a multiple of the float model's, and the
+float model's own; the share of answer tokens that are right in only one of both models; and the
+float model's mean margin of probability, where the candidate prefers another token."""
+
 SAME_TEXTS = "same_texts"
 """Of a reader: share of texts that are the float model's as a whole."""
 

@@ -99,6 +99,17 @@ def kept_low(lost: Sequence[float], whole: Sequence[float]) -> float:
     return 1.0 - ratio - _Z * math.sqrt(spread / count) / mean
 
 
+def ratio_bounds(parts: Sequence[float], whole: Sequence[float]) -> tuple[float, float]:
+    """Return both bounds of sum(parts) / sum(whole), two-sided, 95 %; see `kept_low`.
+
+    Args:
+        parts, whole: An entry per sample; the sum of `whole` is > 0.
+    """
+    ratio = sum(parts) / sum(whole)
+    half = (1.0 - ratio - kept_low(parts, whole)) / _Z * _Z_BOTH
+    return ratio - half, ratio + half
+
+
 def count_to_prove(value: float, low: float, wanted: float, count: int) -> int | None:
     """Return the number of samples from which a value would have the wanted lower bound.
 

@@ -16,7 +16,17 @@ from edgepack.packager.passes.workarounds.table import WORKAROUNDS
 from edgepack.packager.profiles.pass_settings import Lowering, Pass
 from edgepack.packager.profiles.schema import AccuracyBudget, Profile
 from edgepack.packager.reports.report import Report
-from edgepack.tasks.details import SAMPLES_TO_PROVE, TASK_KEPT, VALUE_LOW
+from edgepack.tasks.details import (
+    DIVERGENCE,
+    FLIP_MARGIN,
+    FLIPPED_TOKENS,
+    FLOAT_PERPLEXITY,
+    FORCED_TOKENS,
+    PERPLEXITY_RATIO,
+    SAMPLES_TO_PROVE,
+    TASK_KEPT,
+    VALUE_LOW,
+)
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 
@@ -122,9 +132,19 @@ def test_every_top_key_of_agent_toml_is_documented() -> None:
     assert documented("agent-toml.md", "Top") == keys(AgentConfig) - set(AGENT)
 
 
+_OF_TEXTS = (
+    PERPLEXITY_RATIO,
+    FLOAT_PERPLEXITY,
+    DIVERGENCE,
+    FORCED_TOKENS,
+    FLIPPED_TOKENS,
+    FLIP_MARGIN,
+)
+
+
 def test_the_fields_of_a_report_that_the_page_names_are_there() -> None:
     page = (REFERENCE / "report.md").read_text(encoding="utf-8")
-    known = {VALUE_LOW, SAMPLES_TO_PROVE, TASK_KEPT}
+    known = {VALUE_LOW, SAMPLES_TO_PROVE, TASK_KEPT, *_OF_TEXTS}
     waiting: list[Any] = [Report]
     while waiting:
         struct = waiting.pop()

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from edgepack.packager.config.inputs import WantedInputs
-from edgepack.packager.gates.tokens import MOST_STEPS, follow_float
+from edgepack.packager.gates.tokens import MOST_STEPS, TokenReference, follow_float
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.progress import silent
@@ -139,7 +139,7 @@ def test_padding_behind_a_prompt_is_no_text(tmp_path: Path) -> None:
     assert plain.decoder is not None
     assert plain.decoder == samples.decoder
     expected = [follow_float(float_run, plain.decoder, feeds) for feeds in plain]
-    assert judge._tokens is not None
+    assert isinstance(judge._tokens, TokenReference)
     for chain, other in zip(judge._tokens._chains, expected, strict=True):
         assert chain.tokens.tolist() == other.tokens.tolist()
 

@@ -16,9 +16,11 @@ from edgepack.packager.quantization.products import find_products
 from edgepack.packager.quantization.weight_only.blocks import (
     BlockGrid,
     BlockWeight,
+    fit_scales,
     make_grid,
     refine_grid,
     round_to_nearest,
+    with_half_scales,
 )
 from edgepack.packager.quantization.weight_only.candidate_maker import WeightOnlyCandidateMaker
 from edgepack.packager.quantization.weight_only.moments import measure_moments, parts_that_fit
@@ -131,6 +133,87 @@ def test_tables_are_gathered_from_codes(bits: int, tmp_path: Path) -> None:
     got = ModelRunner(built.model, tmp_path / "got.onnx").run({})["y"]
     assert _furthest(got, round_to_nearest(table, grid).restore()[[5, 0, 89]]) < 1e-5
     assert _maker(model, tmp_path, embeddings=False).names == ()
+
+
+def _tied(*, is_twice: bool) -> onnx.ModelProto:
+    """Return a table that also scores rows: one weight, or one that an optimizer wrote twice."""
+    node = helper.make_node
+    table = weight("table", 90, 64)
+    turned = np.ascontiguousarray(numpy_helper.to_array(table).T)
+    rows = numpy_helper.from_array(np.array([[5, 0, 89]]), "rows")
+    scores = (
+        [node("MatMul", ["found", "turned"], ["y"], name="head")]
+        if is_twice
+        else [
+            node("Flatten", ["found"], ["flat"], axis=2),
+            node("Gemm", ["flat", "table"], ["y"], name="head", transB=1),
+        ]
+    )
+    return make_model(
+        [node("Gather", ["table", "rows"], ["found"], name="lookup"), *scores],
+        {},
+        {"y": [1, 3, 90] if is_twice else [3, 90]},
+        [table, rows, *([numpy_helper.from_array(turned, "turned")] if is_twice else [])],
+    )
+
+
+@pytest.mark.parametrize("scale_bits", [16, 32])
+@pytest.mark.parametrize("is_twice", [False, True])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_table_that_a_product_reads_too_is_stored_once(
+    bits: int, is_twice: bool, scale_bits: int, tmp_path: Path
+) -> None:
+    model = _tied(is_twice=is_twice)
+    maker = _maker(model, tmp_path, bits=bits, scale_bits=scale_bits)
+    assert maker.names == ("head",)
+    built = maker.build(spec("rtn"))
+    stored = sum(tensor.ByteSize() for tensor in built.model.graph.initializer)
+    assert stored < 90 * 64 * bits / 8 + 90 * 2 * scale_bits / 8 + 400
+    table = _floats(model.graph.initializer[0])
+    grid = make_grid(table, bits=bits, block_size=32, symmetric=True)
+    if scale_bits == 16:
+        grid = with_half_scales(grid)
+    restored = round_to_nearest(table, grid).restore()
+    got = ModelRunner(built.model, tmp_path / "got.onnx").run({})["y"].reshape(3, 90)
+    assert _furthest(got, restored[[5, 0, 89]] @ restored.T) < 1e-3
+
+
+def test_a_tied_table_stays_float_with_its_product(tmp_path: Path) -> None:
+    maker = _maker(_tied(is_twice=False), tmp_path)
+    built = maker.build(spec("rtn", float_nodes=("head",)))
+    assert [node.op_type for node in built.model.graph.node] == ["Gather", "Flatten", "Gemm"]
+
+
+def test_half_scales_keep_their_sign_and_are_never_zero() -> None:
+    grid = make_grid(_weight_rows(), bits=4, block_size=32, symmetric=True)
+    tiny = BlockGrid(
+        scales=np.array([[1e-12, -1e-12, 1e9]], np.float32),
+        zero_points=np.full((1, 3), 8, np.uint8),
+        bits=4,
+        block_size=32,
+    )
+    halves = with_half_scales(tiny).scales[0]
+    assert halves[0] > 0.0 > halves[1]
+    assert np.isfinite(halves).all()
+    assert np.allclose(with_half_scales(grid).scales, grid.scales, rtol=1e-3)
+
+
+def test_fitted_scales_never_cost_more_and_mostly_less() -> None:
+    rows = _weight_rows()
+    importance: Any = np.random.default_rng(2).uniform(0.1, 4.0, rows.shape[1])
+
+    def errors(grid: BlockGrid) -> Any:
+        return (np.square(rows - round_to_nearest(rows, grid).restore()) * importance).sum(axis=1)
+
+    for symmetric in (False, True):
+        plain = make_grid(rows, bits=4, block_size=32, symmetric=symmetric)
+        before, after = errors(plain), errors(fit_scales(rows, plain, importance))
+        assert (after <= before * 1.0001).all()
+        assert after.sum() < 0.9 * before.sum()
+
+
+def _weight_rows() -> Singles:
+    return np.random.default_rng(5).standard_t(5, (40, 96)).astype(np.float32)
 
 
 def test_every_weight_is_within_half_a_step_of_what_it_was() -> None:

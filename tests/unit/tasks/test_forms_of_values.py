@@ -224,7 +224,7 @@ def test_tokens_between_which_the_float_model_hesitates_cost_little() -> None:
     wrong, _ = _measure(_part("tokens"), list(scores), list(far))
     assert hesitant.value > 0.99, "all tokens differ"
     assert _kept(wrong, "token_agreement") == pytest.approx(1 - 0.5 / 8, abs=0.01)
-    assert _kept(wrong, "likelihood") < 0.9
+    assert _kept(wrong, "token_likelihood") < 0.9
 
 
 def test_a_single_share_may_be_declared_a_probability_and_loses_likelihood() -> None:

@@ -3,9 +3,11 @@
 A token that differs costs as much as the float model finds the other token less likely: a float
 model that hesitates between two tokens is no truth. The likelihood of all tokens counts too.
 
-The build measures chains of steps too, in which errors grow through the cache (`agreement`).
+The build measures more: texts with answers (`texts`), or chains of steps, in which errors grow
+through the cache (`agreement`).
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,11 +18,15 @@ from edgepack.tasks.classification.measure import compare_rows, one_miss, same_d
 from edgepack.tasks.contract import Measure, Scale
 from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.intervals import kept_low
-from edgepack.tasks.likelihood import LIKELIHOOD
 from edgepack.tasks.one_output import Compared, ValueTask
 from edgepack.tasks.sketch import Sketch, sketch_decisions
 
 TOKENS_KEPT = Scale(metric="token_agreement", least=0.99)
+
+MOST_DIVERGENCE = 0.005
+"""Nats: mean Kullback-Leibler divergence of all tokens at which 1 % of the task is lost."""
+
+LIKELIHOOD = Scale(metric="token_likelihood", least=math.exp(-MOST_DIVERGENCE))
 
 
 def compare_tokens(output: str, expected: Sequence[Tensor], got: Sequence[Tensor]) -> Compared:
@@ -40,7 +46,7 @@ def compare_tokens(output: str, expected: Sequence[Tensor], got: Sequence[Tensor
         return Compared(measures=(measure,), losses=found.losses)
     costs, told, count = [], [], []
     for want, have in pairs:
-        first, second = _rows(want), _rows(have)
+        first, second = log_shares(want), log_shares(have)
         in_use = np.isfinite(first).all(axis=-1)
         first, second = first[in_use], second[in_use]
         shares = np.exp(first)
@@ -67,8 +73,8 @@ def _are_scores(want: Tensor, have: Tensor) -> bool:
     return is_row and want.shape == have.shape and bool(np.isfinite(have[np.isfinite(want)]).all())
 
 
-def _rows(value: Tensor) -> Floats:
-    """Return rows of scores as logarithms of the tokens' shares."""
+def log_shares(value: Tensor) -> Floats:
+    """Return scores as logarithms of the tokens' probabilities, float64 (rows, tokens)."""
     rows = value.astype(np.float64).reshape(-1, value.shape[-1])
     rows = rows - rows.max(axis=-1, keepdims=True)
     return np.asarray(rows - np.log(np.exp(rows).sum(axis=-1, keepdims=True)))

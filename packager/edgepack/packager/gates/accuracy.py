@@ -1,14 +1,16 @@
 """Judge how near a variant stays to the float model, and whether that is near enough.
 
-The meaning of outputs decides their comparison (`edgepack.tasks`). A decoder is judged on chains of
-tokens (`tokens`), and the outputs that tell these are not judged otherwise.
+The meaning of outputs decides their comparison (`edgepack.tasks`). A decoder is judged on texts
+with answers (`texts`) or on chains of tokens (`tokens`), and the outputs of these are not judged
+otherwise.
 """
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
-from edgepack.packager.gates.tokens import TokenReference
+from edgepack.packager.gates.texts import DecoderReference
 from edgepack.packager.gates.verdict import MetricCheck, Verdict
 from edgepack.packager.profiles.schema import AccuracyBudgets, keep_of
 from edgepack.packager.tasks.describe import describe_outputs
@@ -22,7 +24,6 @@ from edgepack.tasks.cross_check import Remedy, find_doubt, is_blind
 from edgepack.tasks.description import IGNORED, SELECTION, ModelDescription, TaskOutputs
 from edgepack.tasks.plain_error import PlainError, measure_errors
 from edgepack.tasks.table import task_of
-from edgepack.tasks.tokens.agreement import ChainCounts
 
 _REMEDIES: Mapping[Remedy, str] = {
     "task": "{lines} in edgepack.toml",
@@ -42,7 +43,7 @@ class Reference:
         expected: The float model's outputs, a dict per sample.
         budgets: Required shares of each task.
         description: Meaning of the outputs; by default recognized from their values.
-        tokens: Of a decoder, the float model's continuations of the samples.
+        tokens: Of a decoder, the float model on texts, or its continuations of the samples.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Reference:
         expected: Sequence[Outputs],
         budgets: AccuracyBudgets,
         description: ModelDescription | None = None,
-        tokens: TokenReference | None = None,
+        tokens: DecoderReference | None = None,
     ) -> None:
         self.expected = tuple(expected)
         known = describe_outputs(self.expected, description)
@@ -81,16 +82,16 @@ class Reference:
         shortened.__dict__.pop("_blind", None)
         return shortened
 
-    def judge(self, got: Sequence[Outputs], chains: Sequence[ChainCounts] = ()) -> Verdict:
+    def judge(self, got: Sequence[Outputs], counts: Sequence[Any] = ()) -> Verdict:
         """Compare a candidate's outputs on the same samples, in the same order.
 
         Args:
             got: A dict per sample.
-            chains: Of a decoder, its chain after each sample.
+            counts: Of a decoder, its text or chain of each sample.
         """
         agreements = [opened.measure(got) for _, opened in self._parts]
-        if self._tokens and chains:
-            agreements.append(self._tokens.measure(chains))
+        if self._tokens and counts:
+            agreements.append(self._tokens.measure(counts))
         entries = [
             self._entry(agreement, measure)
             for agreement in agreements

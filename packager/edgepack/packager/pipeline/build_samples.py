@@ -29,6 +29,7 @@ from edgepack.packager.samples.preprocessing import (
 from edgepack.packager.samples.recurrence import follow_states
 from edgepack.packager.samples.split import CapturedSamples, add_captured, split_samples
 from edgepack.packager.samples.split import describe as describe_split
+from edgepack.packager.samples.texts import are_prompts, open_texts
 from edgepack.packager.samples.token_steps import take_later_steps
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import FloatSource
@@ -235,9 +236,19 @@ def _open_given(
 ) -> OpenedSamples:
     if where.startswith(RANDOM_PREFIX):
         _check_sizes(source)
-    opened = open_samples(where, wanted_inputs(source, request), progress)
+    if are_prompts(where):
+        opened = open_texts(where, source, progress)
+    else:
+        opened = open_samples(where, wanted_inputs(source, request), progress)
     if request.metric is None and request.labels is None:  # these know what outputs mean
         opened = follow_tokens(opened, source, request.declarations, request.outputs)
+        if opened.samples.answers is not None and opened.samples.decoder is None:
+            raise BuildError(
+                "prompts are for models that score the next token, and no output is known to do so",
+                found_in=str(source.path),
+                remedy="[outputs.NAME] with task = 'tokens' and tokens = 'INPUT' in edgepack.toml; "
+                "or arrays as samples",
+            )
     followed = opened
     if opened.samples.decoder is None:
         followed = follow_states(

@@ -464,10 +464,6 @@ def _nothing_to_lower(prepared: PreparedFloat, profile: Profile, settings: Lower
 
 def _few(first: Samples, then: Samples) -> Samples:
     """Return up to `MOST_SAMPLES` samples: all of the first set, then some of the second."""
-    head = min(first.count, MOST_SAMPLES)
-    tail = min(then.count, MOST_SAMPLES - head)
-    return replace(
-        first,
-        count=head + tail,
-        read=lambda index: first.read(index) if index < head else then.read(index - head),
-    )
+    head = first.first(MOST_SAMPLES)
+    tail = min(then.count, MOST_SAMPLES - head.count)
+    return head.extend([(then, index) for index in range(tail)])

@@ -133,11 +133,21 @@ class ProviderValidation:
 
     def _seen(self, trial: Trial, profile: Profile) -> Seen:
         ran = self.tried.first(len(trial.outputs))
-        expected = tuple(self.float_source(feeds) for feeds in ran)
+        pairs = [
+            (self.float_source(feeds), got) for feeds, got in zip(ran, trial.outputs, strict=True)
+        ]
+        evaluated = [
+            tuple(ran.evaluated(index, outputs) for outputs in pair)
+            for index, pair in enumerate(pairs)
+        ]
+        expected, got = (tuple(each) for each in zip(*evaluated, strict=True))
         reference = Reference(expected, profile.gates.accuracy, ran.description)
-        errors = reference.errors(trial.outputs)
-        golden = slice(self.golden_count)
-        return Seen(errors=errors, expected=expected[golden], got=tuple(trial.outputs[golden]))
+        golden = range(min(self.golden_count, ran.count))
+        return Seen(
+            errors=reference.errors(got),
+            expected=tuple(ran.golden(place, expected[place]) for place in golden),
+            got=tuple(ran.golden(place, got[place]) for place in golden),
+        )
 
     def is_taken(self, model: Path, evaluator: Evaluator, *, timeout_s: float) -> bool:
         """Return True if the provider opens a model and runs a sample, in a separate process.

@@ -266,6 +266,7 @@ class QuantizeWeights(Section, frozen=True, kw_only=True, tag_field="name", tag=
         high_precision_bits: Bits of the weights of nodes that cost too much, before any node
             returns to float; 0: none get more. The setting has no effect if `bits` are 8 already.
         block_size: Weights along the inner axis that share a scale.
+        scale_bits: Bits of a stored scale; ONNX Runtime makes 32 of 16 while it loads the model.
         symmetric: Zero point in the middle of the type's range; `hqq` needs a free zero point.
         embeddings: Whether tables that Gather reads are quantized too, by `rtn`.
         accuracy_level: Allowed rounding of activations in ONNX Runtime: 0 leaves the choice to the
@@ -277,6 +278,7 @@ class QuantizeWeights(Section, frozen=True, kw_only=True, tag_field="name", tag=
     bits: Literal[4, 8] = 4
     high_precision_bits: Literal[0, 8] = 0
     block_size: Literal[16, 32, 64, 128, 256] = 32
+    scale_bits: Literal[16, 32] = 32
     symmetric: bool = False
     embeddings: bool = True
     accuracy_level: Literal[0, 1, 2, 3, 4] = 0

@@ -48,7 +48,7 @@ def promotion_order(nodes: Sequence[NodeSensitivity]) -> tuple[str, ...]:
     Args:
         nodes: Every node, worst first.
     """
-    if _saves_bytes(nodes):
+    if saves_bytes(nodes):
         nodes = sorted(
             nodes, key=lambda node: (-(node.noise**2) / max(node.weight_bytes, 1), node.name)
         )
@@ -98,7 +98,7 @@ def worth_lowering(nodes: Sequence[NodeSensitivity], promoted: Sequence[str]) ->
         nodes: Every node that can be lowered.
         promoted: Names of promoted nodes, in the order of promotion.
     """
-    least = _LEAST_BYTES if _saves_bytes(nodes) else 0.0
+    least = _LEAST_BYTES if saves_bytes(nodes) else 0.0
     noises = {node.name: node.noise for node in nodes}
     lost = {name: lost_savings(nodes, (name,)) for name in reversed(promoted)}
     return tuple(
@@ -127,7 +127,8 @@ def _share(nodes: Sequence[NodeSensitivity], promoted: Collection[str]) -> float
     return sum(saved.get(name, 0) for name in promoted) / total if total else None
 
 
-def _saves_bytes(nodes: Sequence[NodeSensitivity]) -> bool:
+def saves_bytes(nodes: Sequence[NodeSensitivity]) -> bool:
+    """Return True if lowering nodes saves bytes, and no computing."""
     return any(node.weight_bytes for node in nodes) and not _saves_computing(nodes)
 
 

@@ -104,7 +104,8 @@ def follow_tokens(
         doubt = _try_steps(decoder, feeds, run)
     if decoder is not None and not doubt:
         samples = replace(opened.samples, decoder=decoder)
-        return replace(opened, samples=samples, notes=(*opened.notes, _describe(decoder, view)))
+        note = _describe(decoder, view, are_texts=samples.are_texts)
+        return replace(opened, samples=samples, notes=(*opened.notes, note))
     if declared:
         name, why = next(iter(declared)), doubt or _NOTHING_BACK
         if not view.caches:
@@ -284,21 +285,24 @@ def _try_steps(decoder: Decoder, feeds: Feeds, run: Run) -> str:
     return "" if np.isfinite(outputs[decoder.scores]).all() else "a step gives no finite scores"
 
 
-def _describe(decoder: Decoder, view: _View) -> str:
-    if not decoder.caches:
-        return (
-            f"A decoder: '{decoder.tokens}' takes a text, '{decoder.scores}' scores the token "
-            "after it, and no cache goes from step to step. A variant is judged on chains of "
-            "steps, each of which reads the text again, by how often it chooses the float model's "
-            "token."
-        )
-    listed = f"'{decoder.caches[0].input}'{' …' if len(decoder.caches) > 1 else ''}"
-    begun = " The samples are single steps, and chains begin with the caches that they hold."
-    return (
+def _describe(decoder: Decoder, view: _View, *, are_texts: bool) -> str:
+    count = len(decoder.caches)
+    recognized = (
         f"A decoder: '{decoder.tokens}' takes tokens, '{decoder.scores}' scores the next one, and "
-        f"{counted(len(decoder.caches), 'cache')} ({listed}) go from step to step. A variant is "
-        "judged on chains of steps, fed the cache that it made itself, by how often it chooses the "
-        f"float model's token.{begun if view.past and view.feeds[decoder.tokens].size == 1 else ''}"
+        f"{counted(count, 'cache')} ('{decoder.caches[0].input}'{' …' if count > 1 else ''}) go "
+        "from step to step."
+        if count
+        else f"A decoder: '{decoder.tokens}' takes a text, '{decoder.scores}' scores the token "
+        "after it, and no cache goes from step to step."
+    )
+    if are_texts:
+        return recognized
+    fed = "fed the cache that it made itself" if count else "each of which reads the text again"
+    begun = " The samples are single steps, and chains begin with the caches that they hold."
+    is_begun = bool(count and view.past) and view.feeds[decoder.tokens].size == 1
+    return (
+        f"{recognized} A variant is judged on chains of steps, {fed}, by how often it chooses the "
+        f"float model's token.{begun if is_begun else ''}"
     )
 
 

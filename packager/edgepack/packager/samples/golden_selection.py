@@ -85,7 +85,8 @@ def choose_golden(
         if index == 0:
             check_repeatable(source, given, run(inputs[-1], held_out.title(index)))
         float_source.remember(inputs[-1], given)
-        outputs.append({n: value for n, value in given.items() if n not in source.watched})
+        compared = held_out.golden(index, given)
+        outputs.append({n: value for n, value in compared.items() if n not in source.watched})
         telling += [index] if tells(given) else []
         progress(BuildStep(what="running the float model", done=index + 1, total=count))
     places = telling or list(range(count))

@@ -144,7 +144,7 @@ def take_later_steps(
     """
     samples = split.calibration
     decoder = samples.decoder
-    if decoder is None or not _begin_alike(samples):
+    if decoder is None or samples.are_texts or not _begin_alike(samples):
         return split, ()
     folder.mkdir(parents=True, exist_ok=True)
     texts: list[list[int]] = []

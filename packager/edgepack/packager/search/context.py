@@ -14,7 +14,7 @@ from edgepack.packager.runtime.tool_versions import tool_versions
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.tensors.sequence import SampleSplit
 
-_FORMAT = 15
+_FORMAT = 16
 """Raised when the same measurement would give other numbers."""
 
 

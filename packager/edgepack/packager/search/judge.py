@@ -8,12 +8,14 @@ best.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.gates.chains import of_chains, run_samples
+from edgepack.packager.gates.texts import DecoderReference, TextReference
 from edgepack.packager.gates.tokens import TokenReference
 from edgepack.packager.gates.user_metric import Metric, evaluate_metric, judge_metric
 from edgepack.packager.gates.verdict import Verdict
@@ -23,7 +25,6 @@ from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.tensors.decoders import Decoder
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.tasks.arrays import Outputs
-from edgepack.tasks.tokens.agreement import ChainCounts
 
 MOST_SAMPLES = 64
 """Samples that a candidate is judged on: enough to see 2 % of disagreement."""
@@ -48,7 +49,7 @@ class CandidateJudge:
 
     Where an output feeds an input, a candidate is judged on chains of inferences (`chains`).
     `reference` holds the float model's outputs of single inferences all the same, including
-    padding. A decoder is judged on chains of tokens.
+    padding. A decoder is judged on texts with answers, or else on chains of tokens.
 
     Args:
         float_run: The float model.
@@ -73,18 +74,19 @@ class CandidateJudge:
         self._budgets = budgets
         self._metric = metric
         known = samples.description
-        self.reference = Reference([float_run(feeds) for feeds in samples], budgets, known)
+        expected = [samples.evaluated(i, float_run(feeds)) for i, feeds in enumerate(samples)]
+        self.reference = Reference(expected, budgets, known)
         self._in_use = self.reference
         if samples.states:
             self._in_use = Reference(run_samples(float_run, samples), budgets, known)
         elif samples.mask is not None:
-            expected = self._without_padding(self.reference.expected)
-            self._in_use = Reference(expected, budgets, known)
+            hidden = self._without_padding(self.reference.expected)
+            self._in_use = Reference(hidden, budgets, known)
         self.count = samples.count
-        self._tokens: TokenReference | None = None
+        self._tokens: DecoderReference | None = None
         if metric is None and samples.decoder is not None:
             self._tokens = _follow(samples, samples.decoder, float_run, most_chains)
-            if self._tokens.count < _ENOUGH_TOKENS:  # texts end early
+            if not samples.are_texts and self._tokens.count < _ENOUGH_TOKENS:  # texts end early
                 self._tokens = _follow(samples, samples.decoder, float_run, MOST_SAMPLES)
             self.count = len(self._tokens.first)
             self._in_use = Reference(self._tokens.first, budgets, known, self._tokens)
@@ -108,7 +110,8 @@ class CandidateJudge:
         if self._metric is not None:
             return judge_metric(self._metric, run, self._float_value, self._budgets)
         count, got = self.count, dict[int, _Ran]()
-        looks = _LOOKS if self._tokens is None else _LOOKS_AT_CHAINS
+        is_of_chains = self._tokens is not None and not self.samples.are_texts
+        looks = _LOOKS_AT_CHAINS if is_of_chains else _LOOKS
         for look in (*(look for look in looks if look < count), count):
             for index in (number * count // look for number in range(look)):
                 if index not in got:
@@ -127,15 +130,15 @@ class CandidateJudge:
             before_each()
             return run(feeds)
 
-        first, chain = self._tokens.follow(step, index)
-        return _Ran(outputs=[first], chain=chain)
+        first, counts = self._tokens.follow(step, index)
+        return _Ran(outputs=[first], counts=counts)
 
     def _as_float(self, index: int) -> "_Ran":
         """Return the float model's own result on a sample."""
         length = len(self._in_use.expected) // self.count
         expected = self._in_use.expected[length * index : length * (index + 1)]
-        chain = self._tokens.unchanged(index) if self._tokens else None
-        return _Ran(outputs=list(expected), chain=chain)
+        counts = self._tokens.unchanged(index) if self._tokens else None
+        return _Ran(outputs=list(expected), counts=counts)
 
     def _given_up(self, got: Mapping[int, "_Ran"], at_least: float) -> Verdict | None:
         """Return the verdict on a candidate that need not run on the other samples; None for
@@ -169,8 +172,10 @@ class CandidateJudge:
         ]
 
 
-def _follow(samples: Samples, decoder: Decoder, float_run: Run, most: int) -> TokenReference:
-    """Return the float model's texts for some of the samples, evenly spread."""
+def _follow(samples: Samples, decoder: Decoder, float_run: Run, most: int) -> DecoderReference:
+    """Return the float model on given texts; or its own texts for some samples, evenly spread."""
+    if samples.are_texts:
+        return TextReference(decoder, samples, float_run)
     count = min(samples.count, most)
     begun = samples.pick([number * samples.count // count for number in range(count)])
     return TokenReference(decoder, begun, float_run)
@@ -181,15 +186,15 @@ class _Ran(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         outputs: Of each inference.
-        chain: Of a decoder, its chain.
+        counts: Of a decoder, its text or chain.
     """
 
     outputs: list[Outputs]
-    chain: ChainCounts | None = None
+    counts: Any = None
 
 
-def _joined(got: Mapping[int, _Ran]) -> tuple[list[Outputs], list[ChainCounts]]:
+def _joined(got: Mapping[int, _Ran]) -> tuple[list[Outputs], list[Any]]:
     """Return the results on some samples, in order."""
     ran = [got[index] for index in sorted(got)]
-    chains = [entry.chain for entry in ran if entry.chain is not None]
-    return [outputs for entry in ran for outputs in entry.outputs], chains
+    counts = [entry.counts for entry in ran if entry.counts is not None]
+    return [outputs for entry in ran for outputs in entry.outputs], counts

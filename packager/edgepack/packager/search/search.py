@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.contract import CandidateSpec, QuantizationMethod
-from edgepack.packager.quantization.savings import promotion_order, worth_lowering
+from edgepack.packager.quantization.savings import promotion_order, saves_bytes, worth_lowering
 from edgepack.packager.runtime.deadline import OutOfTimeError
 from edgepack.packager.search.candidate_measurer import CandidateMeasurer
 from edgepack.packager.search.candidate_trials import CandidateTrials
@@ -112,7 +112,10 @@ class Promotion:
     def reduce(self, method: QuantizationMethod, failed: int, passed: int) -> None:
         """Halve the gap between a number of nodes that fails and a number that passes."""
         trials = self.trials
-        while trials.is_on_target(trials.best) and passed - failed > max(1, failed // 4):
+        is_exact = saves_bytes(trials.ranked)  # each node's bytes count, and none is computed less
+        while trials.is_on_target(trials.best) and passed - failed > (
+            1 if is_exact else max(1, failed // 4)
+        ):
             middle = (passed + failed) // 2
             candidate = self.add(method, middle, f"fewer {self.words} nodes may do")
             if trials.is_on_target(candidate):

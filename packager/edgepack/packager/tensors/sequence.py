@@ -12,8 +12,11 @@ import msgspec
 from msgspec.structs import replace
 
 from edgepack.packager.tensors.decoders import Decoder
-from edgepack.tasks.arrays import Tensor
+from edgepack.tasks.arrays import Outputs, Tensor
 from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription
+
+GOLDEN_ROWS = 8
+"""Of a golden text, scores of the last places: a vocabulary may be large."""
 
 Feeds = dict[str, Tensor]
 """Inputs of one inference by input name, in the model's dtypes and with the batch axis."""
@@ -61,6 +64,8 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         decoder: How tokens follow each other; None where the model is not a decoder.
         file_of: Returns the file of sample `i`; None without files.
         pictures_of: Returns the pictures that sample `i` was prepared from; None for arrays.
+        answers: Of texts, returns how many tokens at the end of sample `i` are the answer; None
+            for other samples.
     """
 
     count: int
@@ -72,6 +77,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     decoder: Decoder | None = None
     file_of: Callable[[int], str] | None = None
     pictures_of: Callable[[int], tuple[Path, ...]] | None = None
+    answers: Callable[[int], int] | None = None
 
     def __iter__(self) -> Iterator[Feeds]:
         return (self.read(index) for index in range(self.count))
@@ -81,13 +87,14 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
 
     def pick(self, indices: Sequence[int]) -> "Samples":
         """Return the samples at the indices, in that order."""
-        chosen, pictures = tuple(indices), self.pictures_of
+        chosen, pictures, answers = tuple(indices), self.pictures_of, self.answers
         return replace(
             self,
             count=len(chosen),
             read=lambda index: self.read(chosen[index]),
             file_of=lambda index: self.title(chosen[index]),
             pictures_of=None if pictures is None else lambda index: pictures(chosen[index]),
+            answers=None if answers is None else lambda index: answers(chosen[index]),
         )
 
     def extend(self, others: Sequence[tuple["Samples", int]]) -> "Samples":
@@ -98,13 +105,53 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
             samples, number = places[index]
             return samples.pictures_of(number) if samples.pictures_of else ()
 
+        def answers(index: int) -> int:
+            samples, number = places[index]
+            return samples.answer_tokens(number)
+
         return replace(
             self,
             count=len(places),
             read=lambda index: places[index][0].read(places[index][1]),
             file_of=lambda index: places[index][0].title(places[index][1]),
             pictures_of=pictures_of if self.pictures_of else None,
+            answers=answers if self.answers else None,
         )
+
+    @property
+    def are_texts(self) -> bool:
+        """True if each sample is a text with an answer, for a model that scores tokens."""
+        return self.answers is not None and self.decoder is not None
+
+    def answer_tokens(self, index: int) -> int:
+        """Return how many tokens at the end of a text are its answer; 0 for other samples."""
+        return 0 if self.answers is None else self.answers(index)
+
+    def evaluated(self, index: int, outputs: Outputs) -> Outputs:
+        """Return the outputs of a sample that a verdict counts.
+
+        Of a text these are the scores before each token of its answer and after the last one,
+        [1, answer + 1, vocabulary]: nobody reads what a model would say inside the prompt.
+
+        Args:
+            index: The sample.
+            outputs: The model's outputs on the sample.
+        """
+        return self._last_rows(outputs, self.answer_tokens(index) + 1)
+
+    def golden(self, index: int, outputs: Outputs) -> Outputs:
+        """Return the outputs of a sample that a device compares: of a text the last scores alone.
+
+        Args:
+            index, outputs: See `evaluated`.
+        """
+        return self._last_rows(outputs, min(self.answer_tokens(index) + 1, GOLDEN_ROWS))
+
+    def _last_rows(self, outputs: Outputs, rows: int) -> Outputs:
+        if self.answers is None or self.decoder is None:
+            return outputs
+        scores = outputs[self.decoder.scores]
+        return {self.decoder.scores: scores[:, -rows:] if scores.ndim > 2 else scores}
 
     def title(self, index: int) -> str:
         """Return where a sample comes from, for messages."""

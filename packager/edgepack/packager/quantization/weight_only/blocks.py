@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from edgepack.tasks.arrays import Singles
+from edgepack.tasks.arrays import Floats, Singles
 
 _LEAST_SCALE = float(np.finfo(np.float32).tiny)
 
@@ -37,6 +37,9 @@ _ROUNDS = 20
 _ROWS_AT_ONCE = 2048
 
 _LEAST = np.float32(1e-12)
+
+_SHARES = tuple(np.linspace(0.7, 1.15, 19).tolist())
+"""Scales that are tried, as shares of the one by the largest weight."""
 
 
 class BlockGrid(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,6 +202,41 @@ def round_to_nearest(weight: Singles, grid: BlockGrid) -> BlockWeight:
     codes = np.rint(blocked / grid.scales[..., None]) + grid.zero_points[..., None]
     clipped = np.clip(codes, grid.lowest, grid.highest).astype(np.uint8)
     return BlockWeight(codes=clipped.reshape(len(weight), -1)[:, : weight.shape[1]], grid=grid)
+
+
+def with_half_scales(grid: BlockGrid) -> BlockGrid:
+    """Return the grid with scales that 16-bit floats hold exactly."""
+    largest = float(np.finfo(np.float16).max)
+    halves = np.clip(grid.scales, -largest, largest).astype(np.float16)
+    lost = np.copysign(np.finfo(np.float16).smallest_subnormal, grid.scales)
+    return replace(grid, scales=np.where(halves == 0, lost, halves).astype(np.float32))
+
+
+def fit_scales(weight: Singles, grid: BlockGrid, importance: Floats | None = None) -> BlockGrid:
+    """Return the grid with the scales that give each block its least squared error.
+
+    Scales are tried that are narrower or wider than the largest weight: to clip one weight may
+    round all others better.
+
+    Args:
+        weight: float32 (rows, columns).
+        grid: Where to start: the grid by least and largest weight.
+        importance: (columns,), mean square of the input that each column multiplies; None counts
+            all columns alike.
+    """
+    blocked = cut(weight, grid.block_size)
+    counts = np.ones(weight.shape[1]) if importance is None else importance
+    factors = cut(counts[None].astype(np.float32), grid.block_size)
+    zero = grid.zero_points[..., None].astype(np.float32)
+    best, least = grid.scales, np.full(grid.scales.shape, np.inf, np.float32)
+    for share in _SHARES:
+        scales = grid.scales * np.float32(share)
+        steps = np.rint(blocked / scales[..., None]) + zero
+        codes = np.clip(steps, grid.lowest, grid.highest) - zero
+        error = (np.square(blocked - codes * scales[..., None]) * factors).sum(axis=-1)
+        best = np.where(error < least, scales, best)
+        least = np.minimum(error, least)
+    return replace(grid, scales=best)
 
 
 def refine_grid(weight: Singles, grid: BlockGrid) -> BlockGrid:

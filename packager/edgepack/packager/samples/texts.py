@@ -1,0 +1,296 @@
+"""Samples of a language model from prompts with answers.
+
+A sample is a whole text with an empty cache: the tokens of a prompt and of its answer. The scores
+before each token of the answer, and after its last one, are what a verdict counts.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from edgepack.decoding import decode_json
+from edgepack.errors import BuildError
+from edgepack.packager.progress import BuildStep, Progress
+from edgepack.packager.samples.files import FEW_SAMPLES, OpenedSamples
+from edgepack.packager.samples.prompts import (
+    SUFFIX,
+    ChatTemplate,
+    Prompt,
+    read_prompts,
+    refusal_of_line,
+)
+from edgepack.packager.source.model import SourceModel
+from edgepack.packager.tensors.sequence import Feeds, Samples, digest_of
+from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.packager.wording import toml_key
+from edgepack.tasks.arrays import Integers, Tensor
+from edgepack.text import counted
+
+TOKENIZER = "tokenizer.json"
+_MOST_FILE_BYTES = 128_000_000
+_MOST_TEMPLATE_BYTES = 1_000_000
+
+_TOKENS = re.compile(r"(?!.*(pos|type|mask|len)).*(id|tok|target)", re.IGNORECASE)
+_POSITIONS = re.compile(r".*pos", re.IGNORECASE)
+_MASK = re.compile(r".*mask", re.IGNORECASE)
+_TYPES = re.compile(r".*type", re.IGNORECASE)
+
+
+def are_prompts(where: str) -> bool:
+    """Return True if samples are a file of prompts with answers."""
+    return Path(where).suffix == SUFFIX
+
+
+def open_texts(where: str, source: SourceModel, progress: Progress) -> OpenedSamples:
+    """Open prompts with answers as samples.
+
+    Args:
+        where: The file of prompts; see `prompts`.
+        source: The model. Its folder, or the folder of its file, has `tokenizer.json` and what
+            states the context's length.
+        progress: Called once the prompts are read.
+
+    Returns:
+        A sample per prompt; equal ones are left out and noted.
+
+    Raises:
+        BuildError: A line is malformed or does not fit the model, the tokenizer or a package is
+            missing, or the model has an input that prompts do not fill.
+    """
+    path = Path(where)
+    folder = source.folder or source.path.parent
+    tokenizer = _open_tokenizer(folder, path)
+    prompts = read_prompts(path, _read_template(folder))
+    texts = _Texts(source, folder)
+    kept: dict[bytes, tuple[Integers, int, int]] = {}
+    for prompt in prompts:
+        before = tokenizer.encode(prompt.text, add_special_tokens=not prompt.is_rendered).ids
+        answer = tokenizer.encode(prompt.answer, add_special_tokens=False).ids
+        texts.check(before, answer, prompt, path)
+        ids = np.array([*before, *answer], np.int64)
+        digest = hashlib.sha256(digest_of(texts.feeds(ids)) + len(answer).to_bytes(8))
+        kept.setdefault(digest.digest(), (ids, len(answer), prompt.line))
+    progress(BuildStep(what=f"reading prompts in {path.name}", done=len(kept), total=len(prompts)))
+    chosen = tuple(kept.values())
+    notes = []
+    if repeated := len(prompts) - len(kept):
+        verb = "repeats" if repeated == 1 else "repeat"
+        notes.append(f"{repeated} of the {len(prompts)} prompts in {path.name} {verb} another one.")
+    if len(kept) < FEW_SAMPLES:
+        notes.append(
+            f"Only {counted(len(kept), 'different prompt')} in {path.name}: 100 to 300 make "
+            "verdicts reliable."
+        )
+    answers = sum(count for _, count, _ in chosen)
+    notes.append(
+        f"A variant is judged on {counted(len(kept), 'text')} with "
+        f"{counted(answers, 'answer token')}, each token of an answer forced."
+    )
+    return OpenedSamples(
+        samples=Samples(
+            count=len(chosen),
+            read=lambda index: texts.feeds(chosen[index][0]),
+            source=where,
+            file_of=lambda index: f"{path}, line {chosen[index][2]}",
+            answers=lambda index: chosen[index][1],
+        ),
+        digests=tuple(kept),
+        notes=tuple(notes),
+    )
+
+
+class _Texts:
+    """Makes inputs of texts for a model.
+
+    Args:
+        source: The model.
+        folder: States the context's length.
+    """
+
+    def __init__(self, source: SourceModel, folder: Path) -> None:
+        self._specs = source.inputs
+        named = [spec for spec in self._specs if spec.dtype in ("int64", "int32")]
+        tokens = [spec for spec in named if _TOKENS.match(spec.name)]
+        if len(tokens) != 1:
+            raise BuildError(
+                f"prompts need one input of tokens, and the model has {len(tokens)} whose name "
+                "says so",
+                found_in=str(source.path),
+                remedy="export the model with an input 'input_ids', or give arrays as samples",
+            )
+        self._tokens = tokens[0]
+        for spec in self._specs:
+            self._value(spec, np.zeros(2, np.int64))  # names what prompts do not fill
+        rows = [spec.shape[-1] for spec in source.outputs if len(spec.shape) == 3]
+        known = [size for size in rows if isinstance(size, int)]
+        if self._tokens.lookup is not None:
+            known.append(self._tokens.lookup.rows)
+        self._vocabulary = min(known, default=0)
+        self._context = _read_context(folder)
+
+    @property
+    def tokens(self) -> str:
+        """Name of the input of tokens."""
+        return self._tokens.name
+
+    def feeds(self, ids: Integers) -> Feeds:
+        """Return the inputs of a text with an empty cache.
+
+        Args:
+            ids: Its tokens, (tokens,).
+        """
+        return {spec.name: self._value(spec, ids) for spec in self._specs}
+
+    def check(
+        self, before: Sequence[int], answer: Sequence[int], prompt: Prompt, path: Path
+    ) -> None:
+        """Reject a text that the model cannot read.
+
+        Raises:
+            BuildError: Nothing is left of prompt or answer, the text is too long, or a token is
+                not in the vocabulary.
+        """
+        count, highest = len(before) + len(answer), max((*before, *answer), default=0)
+        if not before or not answer:
+            words = "prompt" if not before else "answer"
+            problem, remedy = f"the {words} has no tokens", f"give a longer {words}"
+        elif self._context and count > self._context:
+            problem = f"prompt and answer have {count} tokens, the model reads {self._context}"
+            remedy = "shorten the prompt, or remove the line"
+        elif self._vocabulary and highest >= self._vocabulary:
+            problem = (
+                f"the tokenizer gives token {highest}, the model's vocabulary has "
+                f"{self._vocabulary}"
+            )
+            remedy = f"use the {TOKENIZER} that the model was trained with"
+        else:
+            return
+        raise refusal_of_line(problem, path, prompt.line, remedy)
+
+    def _value(self, spec: TensorSpec, ids: Integers) -> Tensor:
+        if spec is self._tokens:
+            return ids[None].astype(spec.dtype)
+        is_open = any(isinstance(size, str) for size in spec.shape[1:])
+        if spec.dtype.startswith("float") and len(spec.shape) >= 3 and is_open:
+            sizes = (size if isinstance(size, int) else 0 for size in spec.shape[1:])
+            return np.zeros((1, *sizes), spec.dtype)
+        if len(spec.shape) == 2 and is_open and spec.dtype.startswith(("int", "bool", "float")):
+            places = np.arange(len(ids))
+            for pattern, value in (
+                (_MASK, np.ones_like(places)),
+                (_POSITIONS, places),
+                (_TYPES, np.zeros_like(places)),
+            ):
+                if pattern.match(spec.name):
+                    return value[None].astype(spec.dtype)
+        raise BuildError(
+            f"prompts do not fill input {spec.name!r}: it is not tokens, a mask, positions, or a "
+            "cache of open length",
+            found_in=str(spec),
+            remedy=f"--value {toml_key(spec.name)}=… where it is always the same, or give arrays "
+            "as samples",
+        )
+
+
+def _open_tokenizer(folder: Path, prompts: Path) -> Any:
+    path = folder / TOKENIZER
+    if not path.is_file():
+        raise BuildError(
+            f"prompts need the model's {TOKENIZER}, and its folder has none",
+            found_in=str(folder),
+            remedy="save the tokenizer next to the model (tokenizer.save_pretrained), or give "
+            "arrays as samples",
+        )
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise BuildError(
+            "prompts need the package tokenizers, which is not installed",
+            found_in=str(prompts),
+            remedy="pip install 'edgepack[generative]'",
+        ) from error
+    content = _read(path, _MOST_FILE_BYTES)
+    try:
+        return Tokenizer.from_buffer(content)
+    except Exception as error:  # the package raises Exception itself
+        raise BuildError(
+            f"{TOKENIZER} cannot be read: {error}",
+            found_in=str(path),
+            remedy="save it again with the model's own tokenizer",
+        ) from error
+
+
+def _read(path: Path, most: int) -> bytes:
+    try:
+        if path.stat().st_size > most:
+            raise BuildError(
+                f"{path.name} has more than {most:,} bytes", found_in=str(path), remedy="check it"
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise BuildError(
+            f"cannot read {path.name}: {error.strerror or error}", found_in=str(path)
+        ) from error
+
+
+def _read_object(path: Path) -> Mapping[str, Any]:
+    """Return a JSON object of the model's folder; {} without the file.
+
+    Raises:
+        BuildError: The file is not a JSON object.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        return decode_json(_read(path, _MOST_FILE_BYTES), dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BuildError(
+            f"{path.name} is not a JSON object: {error}",
+            found_in=str(path),
+            remedy="download the model's folder again",
+        ) from error
+
+
+def _read_context(folder: Path) -> int:
+    """Return how many tokens the model reads, as its folder states; 0 if it states none."""
+    stated = (
+        _read_object(folder / "config.json").get("max_position_embeddings"),
+        _read_object(folder / "config.json").get("n_positions"),
+        _part(_read_object(folder / "genai_config.json"), "model").get("context_length"),
+    )
+    return min((size for size in stated if isinstance(size, int) and size > 0), default=0)
+
+
+def _part(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    part = value.get(key)
+    return part if isinstance(part, dict) else {}
+
+
+def _read_template(folder: Path) -> ChatTemplate | None:
+    """Return the chat template of a model's folder: a file of its own, or in the tokenizer's
+    settings.
+    """
+    settings = _read_object(folder / "tokenizer_config.json")
+    tokens = {}
+    for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
+        token = settings.get(name)
+        content = token.get("content") if isinstance(token, dict) else token
+        if isinstance(content, str):
+            tokens[name] = content
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        source = _read(path, _MOST_TEMPLATE_BYTES).decode(errors="replace")
+        return ChatTemplate(source=source, found_in=str(path), tokens=tokens)
+    stated = settings.get("chat_template")
+    if isinstance(stated, list):  # several, each with a name
+        named = {one.get("name"): one.get("template") for one in stated if isinstance(one, dict)}
+        stated = named.get("default")
+    if not isinstance(stated, str):
+        return None
+    where = f"{folder / 'tokenizer_config.json'}, chat_template"
+    return ChatTemplate(source=stated, found_in=where, tokens=tokens)

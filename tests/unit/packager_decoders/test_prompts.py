@@ -1,0 +1,143 @@
+"""Prompts with answers as samples: lines, tokens, templates."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from edgepack.errors import BuildError
+from edgepack.packager.progress import silent
+from edgepack.packager.samples.files import OpenedSamples
+from edgepack.packager.samples.prompts import ChatTemplate, read_prompts
+from edgepack.packager.samples.texts import open_texts
+from edgepack.packager.source.model import load_source
+from tests.unit.packager_decoders.drawn_decoder import WORDS, draw_decoder
+from tests.unit.packager_decoders.word_tokenizer import write_tokenizer
+
+pytest.importorskip("tokenizers")
+
+_GOOD = {"prompt": "w1 w2 w3", "answer": "w4 w5"}
+_TEMPLATE = "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}assistant"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    onnx.save(draw_decoder(), tmp_path / "model.onnx")
+    write_tokenizer(tmp_path)
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 8}')
+    (tmp_path / "chat_template.jinja").write_text(_TEMPLATE)
+    return tmp_path
+
+
+def _open(folder: Path, *lines: object) -> OpenedSamples:
+    path = folder / "prompts.jsonl"
+    written = (line if isinstance(line, str) else json.dumps(line) for line in lines)
+    path.write_text("\n".join(written))
+    return open_texts(str(path), load_source(folder / "model.onnx"), silent)
+
+
+def test_a_sample_is_the_whole_text_with_an_empty_cache(folder: Path) -> None:
+    opened = _open(folder, _GOOD, "", _GOOD, {"prompt": "w9", "answer": "w8"})
+    feeds = opened.samples.read(0)
+    assert feeds["input_ids"].tolist() == [[1, 2, 3, 4, 5]]
+    assert feeds["attention_mask"].tolist() == [[1, 1, 1, 1, 1]]
+    assert feeds["position_ids"].tolist() == [[0, 1, 2, 3, 4]]
+    assert feeds["past_key_values.0.key"].shape == (1, 4, 0, 16)
+    assert [opened.samples.answer_tokens(index) for index in range(2)] == [2, 1]
+    assert opened.samples.title(1).endswith("prompts.jsonl, line 4")
+    assert "1 of the 3 prompts in prompts.jsonl repeats another one." in opened.notes
+
+
+def test_messages_go_through_the_template_of_the_folder(folder: Path) -> None:
+    messages = [{"role": "user", "content": "w7"}]
+    opened = _open(folder, {"messages": messages, "answer": "w4"})
+    assert opened.samples.read(0)["input_ids"].tolist() == [[WORDS - 2, 7, WORDS - 1, 4]]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("{", "not a prompt with an answer"),
+        ("[1]", "not a prompt with an answer"),
+        ('{"prompt": 3, "answer": "w1"}', "Expected `str"),
+        ('{"prompt": "w1"}', "`answer`"),
+        ('{"answer": "w1"}', "either 'prompt' or 'messages'"),
+        ('{"prompt": "w1", "messages": [], "answer": "w1"}', "either 'prompt' or 'messages'"),
+        ('{"messages": [], "answer": "w1"}', "prompt is empty"),
+        ('{"prompt": "w1", "answer": ""}', "answer is empty"),
+        ('{"prompt": "w1", "answer": "  "}', "answer has no tokens"),
+        (
+            '{"prompt": "w1 w1 w1 w1 w1 w1", "answer": "w2 w2 w2"}',
+            "have 9 tokens, the model reads 8",
+        ),
+        ("[" * 100_000, "not a prompt with an answer"),
+    ],
+)
+def test_a_bad_line_is_rejected_with_its_number(folder: Path, line: str, problem: str) -> None:
+    with pytest.raises(BuildError, match="line 3") as caught:
+        _open(folder, _GOOD, "", line)
+    assert problem in str(caught.value)
+
+
+def test_a_tokenizer_of_another_model_is_rejected(folder: Path) -> None:
+    write_tokenizer(folder, WORDS + 40)
+    with pytest.raises(BuildError, match=f"token 135, the model's vocabulary has {WORDS}"):
+        _open(folder, {"prompt": "assistant", "answer": "w1"})
+
+
+def test_what_is_missing_in_the_folder_is_named(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(BuildError, match="need a chat template"):
+        _open(folder, {"messages": [{"role": "user", "content": "w1"}], "answer": "w2"})
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(BuildError, match=r"tokenizer.json cannot be read"):
+        _open(folder, _GOOD)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(BuildError, match=r"need the model's tokenizer.json"):
+        _open(folder, _GOOD)
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "2 s"),
+        ("{{ 'a' * 10 ** 11 }}", "MB of memory|MemoryError"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "SecurityError"),
+        ("{% include '/etc/passwd' %}", "fails: "),
+        ("{{ messages.append(1) }}", "SecurityError"),
+        ("{% if %}", "TemplateSyntaxError"),
+        ("{{ raise_exception('only users') }}", "only users"),
+    ],
+)
+def test_a_template_that_loops_or_reads_files_is_rejected(
+    tmp_path: Path, template: str, problem: str
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"messages": [{"role": "user", "content": "x"}], "answer": "y"}')
+    with pytest.raises(BuildError, match=problem):
+        read_prompts(path, ChatTemplate(source=template, found_in="folder"), template_s=2.0)
+
+
+def test_an_empty_or_missing_file_is_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    with pytest.raises(BuildError, match="No such file"):
+        read_prompts(path, None)
+    path.write_text("\n \n")
+    with pytest.raises(BuildError, match="has 0 lines"):
+        read_prompts(path, None)
+
+
+def test_a_model_with_other_inputs_is_rejected(folder: Path) -> None:
+    model = draw_decoder()
+    model.graph.input.append(
+        onnx.helper.make_tensor_value_info("speaker", onnx.TensorProto.INT64, [1])
+    )
+    onnx.save(model, folder / "model.onnx")
+    with pytest.raises(BuildError, match="do not fill input 'speaker'"):
+        _open(folder, _GOOD)
+
+
+def test_tokens_have_the_type_of_the_input(folder: Path) -> None:
+    assert _open(folder, _GOOD).samples.read(0)["input_ids"].dtype == np.int64
