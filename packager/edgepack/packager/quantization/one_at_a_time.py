@@ -4,7 +4,8 @@ For lowerings that no switch inside the graph turns on and off: each node's mode
 and run. That is seconds for each, so where there are many nodes neighbours are measured together.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +30,7 @@ from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.tasks.noise import NoiseMeter
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.tokens.texts import mean_divergence
 
 _MOST_MODELS = 64
 _MOST_SAMPLES = 8
@@ -60,9 +62,12 @@ class OneAtATimeMaker(PassCandidateMaker[_Settings]):
         def outputs(model: onnx.ModelProto) -> list[Outputs]:
             save_model(model, path)
             run = self._open(path)
-            return [without_padding(run(feeds), feeds, samples.mask) for feeds in chosen]
+            return [
+                without_padding(chosen.evaluated(index, run(feeds)), feeds, samples.mask)
+                for index, feeds in enumerate(chosen)
+            ]
 
-        meter = NoiseMeter(outputs(self.model), samples.description)
+        noise_of = _meter(samples, outputs(self.model))
         ranked: list[NodeSensitivity] = []
         known = {} if measured is None else measured
         for number, group in enumerate(groups, start=1):
@@ -70,8 +75,20 @@ class OneAtATimeMaker(PassCandidateMaker[_Settings]):
             if key not in known:
                 others = tuple(name for name in self.names if name not in group)
                 alone = self.build(replace(spec, float_nodes=others)).model
-                known[key] = meter.mean_noise(outputs(alone)) / len(group)
+                known[key] = noise_of(outputs(alone)) / len(group)
             ranked.extend(NodeSensitivity(name=str(name), noise=known[key]) for name in group)
             progress(BuildStep(what="ranking nodes", done=number, total=len(groups)))
         ranked.sort(key=lambda node: (-node.noise, node.name))
         return with_workloads(ranked, self._loads)
+
+
+def _meter(samples: Samples, expected: list[Outputs]) -> Callable[[list[Outputs]], float]:
+    """Return what measures the noise of outputs: of texts the root of their mean divergence.
+
+    Divergences of nodes add up as the powers of noises do, so that both are squared later.
+    """
+    if samples.decoder is None or not samples.are_texts:
+        return NoiseMeter(expected, samples.description).mean_noise
+    name = samples.decoder.scores
+    wanted = [outputs[name] for outputs in expected]
+    return lambda got: math.sqrt(mean_divergence(wanted, [outputs[name] for outputs in got]))
