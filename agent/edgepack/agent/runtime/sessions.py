@@ -151,16 +151,26 @@ class Session:
         Raises:
             DeviceError: An array cannot be bound.
         """
-        session = self._session
-        if session is None:
-            raise ValueError("the session is closed")
+        binding, run = self.open_binding()
         try:
-            binding = session.io_binding()
             for arrays, bind in ((inputs, binding.bind_input), (outputs, binding.bind_output)):
                 for name, array in arrays.items():
                     bind(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         except self._errors as error:
             raise self._failed(error) from error
+        return run
+
+    def open_binding(self) -> tuple[Any, Callable[[], None]]:
+        """Return ONNX Runtime's binding of arrays, and an inference with the bound arrays.
+
+        Returns:
+            The binding (`bind_input`, `bind_output`), and the inference. It raises as `run` does.
+            The bound arrays must live as long.
+        """
+        session = self._session
+        if session is None:
+            raise ValueError("the session is closed")
+        binding = session.io_binding()
         inner, options = getattr(binding, "_iobinding", None), None
         call = getattr(getattr(session, "_sess", None), "run_with_iobinding", None)
         if inner is None or call is None:
@@ -172,7 +182,7 @@ class Session:
             except self._errors as error:
                 raise self._failed(error) from error
 
-        return run
+        return binding, run
 
     def _failed(self, error: Exception) -> DeviceError:
         return DeviceError(

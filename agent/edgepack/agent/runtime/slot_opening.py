@@ -12,6 +12,8 @@ from edgepack.agent.runtime.plain_files import KEY_VARIABLE, plain_files
 from edgepack.agent.runtime.sessions import Session
 from edgepack.agent.state.decryption_key import read_key_file
 from edgepack.agent.state.slots import slot_folder
+from edgepack.bundle.chunks import read_bounded
+from edgepack.bundle.generation import MAX_ASSET_BYTES, is_asset
 from edgepack.bundle.golden import Golden, Tensor, read_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Manifest, Variant
 from edgepack.bundle.slot import verify_variant
@@ -27,6 +29,7 @@ class OpenedSlot(NamedTuple):
         session, manifest, variant: Opened session, with manifest and variant.
         finite_outputs: Outputs that were finite for every golden sample of the float model.
         samples: Inputs of the first golden samples, as many as fit into 8 MB, at least one.
+        assets: Content of the files for texts, by name; empty for other models.
     """
 
     session: Session
@@ -34,6 +37,7 @@ class OpenedSlot(NamedTuple):
     variant: Variant
     finite_outputs: tuple[str, ...]
     samples: tuple[dict[str, Tensor], ...]
+    assets: dict[str, bytes]
 
 
 def open_slot(state_dir: Path, digest: str, variant: str, *, threads: int) -> OpenedSlot:
@@ -53,6 +57,7 @@ def open_slot(state_dir: Path, digest: str, variant: str, *, threads: int) -> Op
     folder = slot_folder(state_dir, digest)
     try:
         manifest = verify_variant(folder, digest, variant)
+        assets = _read_assets(folder, manifest)
     except OSError as error:
         raise DeviceError(
             f"the model's files cannot be read now: {error.strerror}",
@@ -67,7 +72,15 @@ def open_slot(state_dir: Path, digest: str, variant: str, *, threads: int) -> Op
     session.run(golden.inputs[0])
     floats = (one.name for one in session.outputs if one.dtype.startswith("float"))
     finite = tuple(name for name in floats if _is_finite(name, golden))
-    return OpenedSlot(session, manifest, found, finite, _first_samples(golden))
+    return OpenedSlot(session, manifest, found, finite, _first_samples(golden), assets)
+
+
+def _read_assets(folder: Path, manifest: Manifest) -> dict[str, bytes]:
+    """Return the files for texts, whose digests were checked."""
+    if manifest.facts.generation is None:
+        return {}
+    files = (entry.path for entry in manifest.facts.files if is_asset(entry.path))
+    return {path: read_bounded(folder / path, MAX_ASSET_BYTES) for path in files}
 
 
 def _first_samples(golden: Golden) -> tuple[dict[str, Tensor], ...]:

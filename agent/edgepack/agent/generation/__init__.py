@@ -1,0 +1,1 @@
+"""Texts from a decoder: tokenizer, chat template, cache, sampling and stop strings."""

@@ -1,0 +1,200 @@
+"""Texts of a release: prompt, inferences, sampling and text pieces."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from time import monotonic
+
+import msgspec
+
+from edgepack.agent.generation.decoding import Decoding, check_wiring
+from edgepack.agent.generation.sampling import Sampler, Sampling, choose_sampling
+from edgepack.agent.generation.template import ChatTemplate, Message
+from edgepack.agent.generation.tokenizing import TextStream, TextTokenizer
+from edgepack.agent.generation.wiring import Wiring, read_wiring
+from edgepack.agent.runtime.sessions import Session
+from edgepack.bundle.generation import GENAI_CONFIG, TOKENIZER
+
+PACKAGES = ("jinja2", "tokenizers")
+MOST_STOPS = 16
+MOST_STOP_LETTERS = 1000
+
+Prompt = str | Sequence[Message]
+"""A text that the model continues, or messages that it answers."""
+
+
+class TextPiece(msgspec.Struct, frozen=True, kw_only=True):
+    """New part of a text.
+
+    Attributes:
+        text: Characters; "" while a character or a stop string is not complete.
+        token: The token that brought the part.
+        finish_reason: `stop` at an end token or a stop string, `length` at the limit; "" before.
+
+    Example:
+        ```python
+        from edgepack.agent import TextPiece, open_model
+
+        def show(piece: TextPiece) -> None:
+            print(piece.text, end="", flush=True)
+
+        with open_model("chat") as model:
+            for piece in model.generate("Once upon a time", max_tokens=20):
+                show(piece)
+        ```
+    """
+
+    text: str
+    token: int
+    finish_reason: str = ""
+
+
+class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Request for a text; None leaves the choice to the model.
+
+    Attributes:
+        prompt: What comes before.
+        max_tokens: New tokens at most; None fills the context.
+        temperature, top_k, top_p, seed: See `Sampling`.
+        stop: Strings that end the text.
+        most_tokens: Tokens of prompt and text together, at most; 0 for the model's context.
+    """
+
+    prompt: Prompt
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: Sequence[str] = ()
+    most_tokens: int = 0
+
+
+class PreparedText(msgspec.Struct, frozen=True, kw_only=True):
+    """Request that was checked against a release.
+
+    Attributes:
+        tokens: The prompt.
+        most: New tokens, at most.
+        sampling: Choice of tokens.
+        stop: Strings that end the text.
+    """
+
+    tokens: list[int]
+    most: int
+    sampling: Sampling
+    stop: tuple[str, ...]
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that the cache holds: the last token is not fed."""
+        return len(self.tokens) + self.most - 1
+
+
+def has_packages() -> bool:
+    """Check whether the packages of texts are installed."""
+    return all(find_spec(name) is not None for name in PACKAGES)
+
+
+class TextModel:
+    """Decoder of a release with its tokenizer and chat template; for any number of threads.
+
+    Args:
+        session: The decoder.
+        files: Files of the release by name, with a wiring and a tokenizer.
+
+    Attributes:
+        wiring: Tensors and sizes of the decoder.
+        tokenizer, template: Tokenizer and chat template.
+
+    Raises:
+        BundleError: The files do not fit the model.
+        DeviceError: The packages are not installed.
+    """
+
+    def __init__(self, session: Session, files: Mapping[str, bytes]) -> None:
+        self.wiring: Wiring = read_wiring(files[GENAI_CONFIG])
+        check_wiring(self.wiring, session)
+        self.tokenizer = TextTokenizer(files[TOKENIZER], self.wiring.vocabulary)
+        self.template = ChatTemplate(files)
+        self._session = session
+
+    def prepare(self, request: TextRequest) -> PreparedText:
+        """Check a request, and return its tokens.
+
+        Raises:
+            ValueError: A value is out of range, or the prompt does not fit.
+        """
+        wiring, prompt = self.wiring, request.prompt
+        stop = _check_stop(request.stop)
+        is_chat = not isinstance(prompt, str)
+        text = self.template.render(prompt) if not isinstance(prompt, str) else prompt
+        sampling = choose_sampling(
+            wiring.sampling,
+            temperature=request.temperature,
+            top_k=request.top_k,
+            top_p=request.top_p,
+            seed=request.seed,
+        )
+        context = min(wiring.context, request.most_tokens or wiring.context)
+        tokens = self.tokenizer.encode(text, context=context, is_whole=is_chat)
+        room = context - len(tokens)
+        most = room if request.max_tokens is None else request.max_tokens
+        if most < 1:
+            raise ValueError(f"max_tokens is at least 1, not {most}")
+        return PreparedText(tokens=tokens, most=min(most, room), sampling=sampling, stop=stop)
+
+    def begin(self, capacity: int) -> Decoding:
+        """Return the cache of a text.
+
+        Args:
+            capacity: Tokens that the cache holds.
+
+        Raises:
+            CacheMemoryError: There is no memory for the cache.
+        """
+        return Decoding(self._session, self.wiring, capacity)
+
+    def write(
+        self, prepared: PreparedText, decoding: Decoding, note_step: Callable[[float], object]
+    ) -> Iterator[TextPiece]:
+        """Yield the pieces of a text.
+
+        Args:
+            prepared: The request.
+            decoding: Its cache.
+            note_step: Called with the seconds that each inference took.
+
+        Raises:
+            DeviceError: The provider failed.
+        """
+        sampler, stream = Sampler(prepared.sampling), TextStream(self.tokenizer, prepared.stop)
+        tokens = prepared.tokens
+        for number in range(1, prepared.most + 1):
+            began = monotonic()
+            token = sampler.pick(decoding.feed(tokens))
+            note_step(monotonic() - began)
+            is_end = token in self.wiring.end_tokens
+            text = "" if is_end else stream.add(token)
+            is_over = is_end or stream.is_stopped or number == prepared.most
+            if is_over and not stream.is_stopped:
+                text += stream.end()
+            reason = "stop" if is_end or stream.is_stopped else "length" if is_over else ""
+            yield TextPiece(text=text, token=token, finish_reason=reason)
+            if is_over:
+                return
+            tokens = [token]
+
+
+def _check_stop(stop: Sequence[str]) -> tuple[str, ...]:
+    """Return stop strings.
+
+    Raises:
+        ValueError: One is empty or too long, or there are too many.
+    """
+    strings = (stop,) if isinstance(stop, str) else tuple(stop)
+    if len(strings) > MOST_STOPS:
+        raise ValueError(f"a text has at most {MOST_STOPS} stop strings, not {len(strings)}")
+    for one in strings:
+        if not isinstance(one, str) or not 0 < len(one) <= MOST_STOP_LETTERS:
+            raise ValueError(f"a stop string has 1 to {MOST_STOP_LETTERS} characters")
+    return strings
