@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 from edgepack.lazy_names import load_on_first_use
 
 if TYPE_CHECKING:
+    from edgepack.agent.generation.texts import TextPiece
     from edgepack.agent.runtime.sessions import SessionTensor, Tensor
     from edgepack.agent.serving.bound import BoundCall
     from edgepack.agent.serving.model import Model, open_model
     from edgepack.agent.serving.model_session import ModelSession
+    from edgepack.agent.serving.text_generation import GeneratedText, Generation
     from edgepack.errors import BundleError, DeviceError, EdgepackError, PictureError
     from edgepack.pictures.results import Answer, Box, Label
     from edgepack.tasks.description import ModelDescription
@@ -32,6 +34,8 @@ __all__ = [
     "Choice",
     "DeviceError",
     "EdgepackError",
+    "GeneratedText",
+    "Generation",
     "Label",
     "Model",
     "ModelDescription",
@@ -40,6 +44,7 @@ __all__ = [
     "ProbeResult",
     "SessionTensor",
     "Tensor",
+    "TextPiece",
     "open_model",
 ]
 
@@ -52,6 +57,8 @@ _MODULES = {
     "Choice": "edgepack.wire.messages",
     "DeviceError": "edgepack.errors",
     "EdgepackError": "edgepack.errors",
+    "GeneratedText": "edgepack.agent.serving.text_generation",
+    "Generation": "edgepack.agent.serving.text_generation",
     "Label": "edgepack.pictures.results",
     "Model": "edgepack.agent.serving.model",
     "ModelDescription": "edgepack.tasks.description",
@@ -60,6 +67,7 @@ _MODULES = {
     "ProbeResult": "edgepack.wire.messages",
     "SessionTensor": "edgepack.agent.runtime.sessions",
     "Tensor": "edgepack.agent.runtime.sessions",
+    "TextPiece": "edgepack.agent.generation.texts",
     "open_model": "edgepack.agent.serving.model",
 }
 

@@ -10,11 +10,14 @@ import pytest
 
 import edgepack.agent
 from tests.simulators.pointers import write_pointer
+from tests.simulators.text_bundles import install_texts, make_text_bundle
 from tests.unit.agent_runtime.documented import install_documented
 
 DOCUMENTED = {
     name: getattr(edgepack.agent, name) for name in edgepack.agent.__all__ if name != "Tensor"
-} | {"Model.run": edgepack.agent.Model.run}
+} | {f"Model.{name}": getattr(edgepack.agent.Model, name) for name in ("generate", "run")}
+
+TEXTS = ("GeneratedText", "Generation", "TextPiece", "Model.generate")
 
 
 def run_python(*words: str) -> str:
@@ -69,6 +72,8 @@ def test_every_public_name_has_an_example_that_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_pointer(tmp_path, install_documented(tmp_path, tmp_path))
+    if name in TEXTS:
+        write_pointer(tmp_path, install_texts(tmp_path, make_text_bundle(tmp_path / "bundle")))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EDGEPACK_STATE_DIR", str(tmp_path))
     (example,) = re.findall(r"```python\n(.*?)\n *```", DOCUMENTED[name].__doc__ or "", re.S)

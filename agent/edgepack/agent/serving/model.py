@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
+from edgepack.agent.generation.texts import TextRequest
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor
 from edgepack.agent.serving.answers import Answering
 from edgepack.agent.serving.batch import run_batch
@@ -25,6 +26,8 @@ from edgepack.agent.serving.closing import Closing
 from edgepack.agent.serving.following import Follower
 from edgepack.agent.serving.model_session import HOLD_S, ModelSession
 from edgepack.agent.serving.opened import OpenedModel
+from edgepack.agent.serving.text_generation import TEXT_HOLD_S, Generation
+from edgepack.agent.serving.writing import Writing
 from edgepack.agent.state.models import DEFAULT_STATE_DIR
 from edgepack.wire.messages import BundleRef, Choice
 
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 STATE_DIR_VARIABLE = "EDGEPACK_STATE_DIR"
 
 
-class Model(Answering, Closing):
+class Model(Answering, Writing, Closing):
     """The active model of a device; safe to use from several threads.
 
     Made by `open_model`. Use the model as a context manager, or `close` it. An update swaps the
@@ -242,6 +245,10 @@ class Model(Answering, Closing):
 
     def _release(self) -> OpenedModel:
         return self._opened()
+
+    def _begin_text(self, request: TextRequest) -> Generation:
+        session = ModelSession(self._usable(), hold_s=TEXT_HOLD_S, owner=self)
+        return Generation(session, request, closes_session=True)
 
     @property
     def _serving(self) -> OpenedModel:

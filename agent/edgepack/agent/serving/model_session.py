@@ -3,11 +3,14 @@
 import threading
 from collections.abc import Mapping
 
+from edgepack.agent.generation.texts import TextRequest
 from edgepack.agent.runtime.sessions import Tensor
 from edgepack.agent.serving.answers import Answering
 from edgepack.agent.serving.closing import Closing
 from edgepack.agent.serving.following import Follower
 from edgepack.agent.serving.opened import OpenedModel
+from edgepack.agent.serving.text_generation import Generation
+from edgepack.agent.serving.writing import Writing
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import BundleRef, Choice
 
@@ -17,7 +20,7 @@ HOLD_S = 600.0
 MAX_HOLD_S = 24 * 3600.0
 
 
-class ModelSession(Answering, Closing):
+class ModelSession(Answering, Writing, Closing):
     """Inferences on a single release of a model, from the first to the last.
 
     Made by `Model.session`. Use the session as a context manager, or `close` it.
@@ -68,6 +71,18 @@ class ModelSession(Answering, Closing):
             ```
         """
         return self._release().run(feeds)
+
+    def _begin_text(self, request: TextRequest) -> Generation:
+        return Generation(self, request, closes_session=False)
+
+    def release(self) -> OpenedModel:
+        """Return the release that is held.
+
+        Raises:
+            ValueError: The session or the model is closed.
+            DeviceError: The session's time for its release is over.
+        """
+        return self._release()
 
     def _release(self) -> OpenedModel:
         follower, held = self._follower, self._held

@@ -2,7 +2,8 @@
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from threading import get_ident
 from time import monotonic
@@ -10,6 +11,7 @@ from time import monotonic
 import numpy as np
 from numpy import isfinite
 
+from edgepack.agent.generation.texts import TextModel, has_packages
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor, check_feeds, name_single
 from edgepack.agent.runtime.slot_opening import OpenedSlot, open_slot
 from edgepack.agent.serving.capture import SampleKeeper
@@ -42,6 +44,8 @@ class OpenedModel:
         shadow: Runs another release next to this release; None without shadow mode.
         inputs_before: Inputs with which the application ran the release before, in this process;
             empty if there is none.
+        has_texts: Whether the model writes texts.
+        texts: Writes texts; None for a model without texts, or a device without the packages.
     """
 
     def __init__(
@@ -60,6 +64,8 @@ class OpenedModel:
         self.record = record
         self.shadow: ShadowRunner | None = None
         self.inputs_before: tuple[SessionTensor, ...] = ()
+        self.texts: TextModel | None = None
+        self.has_texts = opened.manifest.facts.generation is not None
         self._has_run = False
         self._offer_at = 0.0
         self._keeper = keeper
@@ -109,6 +115,16 @@ class OpenedModel:
         if now >= self._offer_at or not is_finite or self.shadow is not None:
             self._offer(feeds, outputs, taken_ms, is_finite=is_finite)
         return outputs
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Note that this thread runs an inference of a text, which counts once the text ends."""
+        thread = get_ident()
+        self._running[thread] = monotonic()
+        try:
+            yield
+        finally:
+            self._running[thread] = math.inf
 
     def _offer(
         self,
@@ -220,4 +236,7 @@ def open_release(
     facts = opened.manifest.facts
     reference = shifted(facts.reference, opened.variant.facts.confidence)
     record.sketches.expect(reference, facts.description)
-    return OpenedModel(state_dir, pointer, opened, record, keeper)
+    release = OpenedModel(state_dir, pointer, opened, record, keeper)
+    if facts.generation is not None and has_packages():
+        release.texts = TextModel(opened.session, opened.assets)
+    return release

@@ -1,0 +1,207 @@
+"""A text that a model writes: all its tokens come from one release."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from edgepack.agent.generation.texts import (
+    PACKAGES,
+    TextModel,
+    TextPiece,
+    TextRequest,
+    has_packages,
+)
+from edgepack.agent.serving.closing import Closing
+from edgepack.agent.serving.opened import OpenedModel
+from edgepack.errors import DeviceError
+from edgepack.wire.messages import BundleRef
+
+TEXT_HOLD_S = 3600.0
+"""How long a text keeps a release that was replaced."""
+
+
+class HeldRelease(Protocol):
+    """Release that a session holds."""
+
+    @property
+    def bundle(self) -> BundleRef:
+        """The bundle of the release."""
+
+    def release(self) -> OpenedModel:
+        """Return the release; raise as `ModelSession.release` does."""
+
+    def close(self) -> None:
+        """End the hold."""
+
+
+class GeneratedText(NamedTuple):
+    """A whole text.
+
+    Attributes:
+        text: Its characters.
+        tokens: Its tokens; an end token is the last.
+        finish_reason: `stop` at an end token or a stop string, `length` at the limit.
+
+    Example:
+        ```python
+        from edgepack.agent import GeneratedText, open_model
+
+        def is_cut(text: GeneratedText) -> bool:
+            return text.finish_reason == "length"
+
+        with open_model("chat") as model:
+            text = model.generate("Once upon a time", max_tokens=20).whole()
+            print(text.text, "…" if is_cut(text) else "")
+        ```
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: str
+
+
+class Generation(Closing):
+    """Pieces of a text, in order; for one thread at a time.
+
+    Made by `Model.generate`. Iterate over the pieces, or take the `whole` text. A text that is not
+    read to its end is closed by `close`, as a context manager, or with the last reference.
+
+    Attributes:
+        prompt_tokens: Tokens of the prompt.
+        completion_tokens: Tokens written so far.
+        first_token_ms: Milliseconds of inference until the first token; 0 before.
+
+    Example:
+        ```python
+        from edgepack.agent import Generation, open_model
+
+        def show(generation: Generation) -> None:
+            for piece in generation:
+                print(piece.text, end="", flush=True)
+
+        with open_model("chat") as model:
+            show(model.generate([{"role": "user", "content": "Name a river."}], max_tokens=50))
+        ```
+    """
+
+    def __init__(self, session: HeldRelease, request: TextRequest, *, closes_session: bool) -> None:
+        self._session, self._closes_session = session, closes_session
+        self._is_over = True
+        self.prompt_tokens = self.completion_tokens = 0
+        self.first_token_ms = self._further_ms = 0.0
+        try:
+            release = session.release()
+            texts = _texts_of(release)
+            prepared = texts.prepare(request)
+            decoding = texts.begin(prepared.capacity)
+        except BaseException:
+            self._end_session()
+            raise
+        self.prompt_tokens = len(prepared.tokens)
+        self._is_over = False
+        self._pieces = texts.write(prepared, decoding, self._note_step)
+
+    @property
+    def bundle(self) -> BundleRef:
+        """The bundle that writes the text."""
+        return self._session.bundle
+
+    @property
+    def token_ms(self) -> float:
+        """Mean milliseconds of inference of each token after the first; 0 before the second."""
+        return self._further_ms / max(1, self.completion_tokens - 1)
+
+    def __iter__(self) -> Iterator[TextPiece]:
+        return self
+
+    def __next__(self) -> TextPiece:
+        """Return the next piece.
+
+        Raises:
+            DeviceError: The provider failed, or a newer release serves and the text's time for its
+                own is over.
+            ValueError: The model is closed.
+        """
+        if self._is_over:
+            raise StopIteration
+        release: OpenedModel | None = None
+        try:
+            release = self._session.release()
+            with release.running():
+                piece = next(self._pieces)
+        except BaseException as error:
+            if release is not None and isinstance(error, Exception):
+                release.record.fail()
+            self._end()
+            raise
+        if piece.finish_reason:
+            self._count(release)
+            self._end()
+        return piece
+
+    def whole(self) -> GeneratedText:
+        """Return the rest of the text, at its end."""
+        pieces = list(self)
+        return GeneratedText(
+            "".join(piece.text for piece in pieces),
+            tuple(piece.token for piece in pieces),
+            pieces[-1].finish_reason if pieces else "",
+        )
+
+    def close(self) -> None:
+        """End the text; a text that was begun counts as an inference."""
+        if not self._is_over:
+            with suppress(ValueError, DeviceError):  # The model is closed, or the time is over.
+                if self.completion_tokens:
+                    self._count(self._session.release())
+            self._end()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_is_over"):
+            self.close()
+
+    def _note_step(self, taken_s: float) -> None:
+        if self.completion_tokens:
+            self._further_ms += taken_s * 1000
+        else:
+            self.first_token_ms = taken_s * 1000
+        self.completion_tokens += 1
+
+    def _count(self, release: OpenedModel) -> None:
+        """Count the text as one inference, whose latency is that of a token.
+
+        The time of a whole text depends on its length, which the application chooses: watch and
+        gates could not compare releases by it.
+        """
+        release.record.latency.record(self.token_ms or self.first_token_ms)
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._pieces = iter(())  # The cache is freed.
+        self._end_session()
+
+    def _end_session(self) -> None:
+        if self._closes_session:
+            self._session.close()
+
+
+def _texts_of(release: OpenedModel) -> TextModel:
+    """Return what writes the texts of a release.
+
+    Raises:
+        ValueError: The model writes no texts.
+        DeviceError: The packages are not installed.
+    """
+    if release.texts is not None:
+        return release.texts
+    if not release.has_texts:
+        raise ValueError("the model writes no texts: its bundle has no facts of a generation")
+    if not has_packages():
+        raise DeviceError(
+            f"texts need the packages {' and '.join(PACKAGES)}, which are not installed",
+            remedy="pip install 'edgepack[generative]'",
+        )
+    raise DeviceError(
+        "the packages for texts were installed after the model was opened",
+        remedy="open the model again",
+    )
