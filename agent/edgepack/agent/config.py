@@ -343,6 +343,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         origins: Origins of web pages that may use the loopback port, such as `http://localhost:8080`.
         parallel: Inferences of a model that run at the same time, at most.
         queue: Requests for a model that run or wait, at most; further requests get status 429.
+        text_tokens: Tokens of a text with its prompt, at most; 0 leaves the model's context.
         body_bytes: Length of a request, at most.
         memory_bytes: Bytes of all requests and responses in memory, at most.
         connections: Open connections, at most; idle and stalled connections make room for new ones.
@@ -355,6 +356,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     origins: tuple[str, ...] = ()
     parallel: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
     queue: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 64
+    text_tokens: Annotated[int, msgspec.Meta(ge=0, le=2**24)] = 0
     body_bytes: Annotated[int, msgspec.Meta(ge=4096, le=1024 * 1024 * 1024)] = 64 * 1024 * 1024
     memory_bytes: Annotated[int, msgspec.Meta(ge=1024 * 1024)] = 256 * 1024 * 1024
     connections: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 512

@@ -3,7 +3,7 @@
 import importlib.metadata
 import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -29,10 +29,11 @@ from edgepack.agent.inference_protocol.messages import (
 from edgepack.agent.inference_protocol.tensors import datatype_of, describe_shape
 from edgepack.agent.runtime.sessions import SessionTensor
 from edgepack.agent.server.blocks import Blocks
-from edgepack.agent.server.connection import Exchange, Request, error_response
-from edgepack.agent.server.hosted_model import HostedModel, Inference
+from edgepack.agent.server.call import Call
+from edgepack.agent.server.connection import Request, error_response
+from edgepack.agent.server.hosted_model import HostedModel, Inference, find_version
 from edgepack.agent.server.hosting import Hosting
-from edgepack.agent.server.http_messages import HttpError, Response
+from edgepack.agent.server.http_messages import FAULT, HttpError, Response
 from edgepack.agent.server.inferring import (
     Decoded,
     check_outputs,
@@ -43,33 +44,15 @@ from edgepack.agent.server.inferring import (
 from edgepack.agent.server.openapi import describe_operations
 from edgepack.agent.server.regions import Regions
 from edgepack.agent.server.statistics import Statistics, Stopwatch
+from edgepack.agent.server.text_answers import TextAnswers
 from edgepack.decoding import decode_json
-from edgepack.errors import EdgepackError, PictureError
 
 log = logging.getLogger(__name__)
 
-_EMPTY, FAULT = b"{}", "fault in edgepack: see the server's log"
+_EMPTY = b"{}"
 
 
-class Call(NamedTuple):
-    """Request with the open parts of its path.
-
-    Attributes:
-        request: The request.
-        exchange: Takes the response.
-        names: Open parts of the path, in order.
-    """
-
-    request: Request
-    exchange: Exchange
-    names: tuple[str, ...]
-
-
-Act = Callable[[Call], Response | None]
-"""Answers a request at once, or takes care of the response and returns None."""
-
-
-class Answers:
+class Answers(TextAnswers):
     """Answers of all operations; used by the event loop's thread alone.
 
     Args:
@@ -81,7 +64,8 @@ class Answers:
     def __init__(
         self, hosting: Hosting, render_metrics: Callable[[Request], Response], blocks: Blocks
     ) -> None:
-        self._hosting, self._render_metrics = hosting, render_metrics
+        super().__init__(hosting)
+        self._render_metrics = render_metrics
         self.regions = Regions(blocks)
         self._version = importlib.metadata.version("edgepack")
 
@@ -270,7 +254,7 @@ class Answers:
 
         def answer(inference: Inference) -> None:
             try:
-                response = encode(inference, _find_version(model, inference))
+                response = encode(inference, find_version(model.name, inference))
             except HttpError as error:
                 response = error_response(error)
             except Exception:  # the outermost loop of what peers can cause
@@ -317,25 +301,6 @@ class Answers:
     def list_regions(self, call: Call) -> Response:
         """List a region, or all regions of the user."""
         return _json(self.regions.statuses("".join(call.names), call.request.find_peer()))
-
-
-def _find_version(model: HostedModel, inference: Inference) -> str:
-    """Return the version that ran an inference.
-
-    Raises:
-        HttpError: The inference failed.
-    """
-    error = inference.error
-    if isinstance(error, ValueError | PictureError):
-        raise HttpError(400, str(error)) from error
-    if isinstance(error, EdgepackError):
-        raise HttpError(500, str(error)) from error
-    if error is not None:
-        log.error("model=%s an inference fails because of a fault", model.name, exc_info=error)
-        raise HttpError(500, FAULT) from error
-    if inference.bundle is None:
-        raise HttpError(503, "the server stops", retry_s=1)
-    return inference.bundle.version
 
 
 def _json(value: object, status: int = 200) -> Response:

@@ -43,6 +43,8 @@ _STEP_BYTES = SLOWEST_BYTES_PER_S // 2
 """Read between two looks."""
 LINGER_S = 3.0
 """How long the rest of a rejected request is read and dropped: its client must get the error."""
+MOST_UNREAD_BYTES = 256 * 1024
+"""Parts of a stream that its client has not read, at most."""
 FREE_BYTES = 64 * 1024
 """Bytes of a request that need no budget: connections have a number."""
 PAGE_BYTES = 2 * 1024 * 1024
@@ -72,8 +74,13 @@ class Exchange(Protocol):
     def respond(self, response: Response) -> None:
         """Send the response; call once, in the event loop's thread."""
 
-    def on_lost(self, act: Callable[[], object]) -> None:
-        """Call a function if the client goes before the response is sent."""
+    def on_lost(self, act: Callable[[], object], *, is_long: bool = False) -> None:
+        """Call a function if the client goes before the response is sent.
+
+        Args:
+            act: The function.
+            is_long: Whether a client that sends no more counts as gone.
+        """
 
 
 Handler = Callable[[Request, Exchange], None]
@@ -139,6 +146,7 @@ class Connection(asyncio.BufferedProtocol):
         self._charged = 0
         self._is_busy = self._is_writing = self._is_ending = self._is_paused = False
         self._act_on_loss: Callable[[], object] | None = None
+        self._is_long = False
         self.since = self._loop.time()
         """When the connection began to wait for what it waits for, seconds of the loop's clock."""
         self.limit_s = IDLE_S
@@ -187,6 +195,9 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_busy:  # A running inference still holds the memory of the request.
             self._release()
         self._body, self._chunks, self._pending, self._transport = None, None, b"", None
+        self._note_loss()
+
+    def _note_loss(self) -> None:
         act, self._act_on_loss = self._act_on_loss, None
         if act is not None:
             act()
@@ -194,6 +205,8 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """End after the response; a client that sends no more may still read."""
         self._is_ending = True
+        if self._is_long:
+            self._note_loss()
         return self._is_busy or self._is_writing
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -225,8 +238,10 @@ class Connection(asyncio.BufferedProtocol):
         self._begin(self._loop.time())
 
     def resume_writing(self) -> None:
-        """Continue with the next request."""
+        """Continue with the next request, or with the stream."""
         self._is_writing = False
+        if self._is_busy:
+            return
         self._release()
         self._wait_for_request()
 
@@ -264,7 +279,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def respond(self, response: Response) -> None:
         """Send the response to the running request."""
-        self._act_on_loss = None
+        if response.stream is not None and self._transport is not None:
+            self._is_ending = True
+            self._transport.write(write_head(response, is_kept=False))
+            response.stream(self._send_part)
+            return
+        self._act_on_loss, self._is_long = None, False
         self._is_busy = False
         if self._transport is None:
             self._release()
@@ -279,9 +299,22 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_writing:
             self._wait_for_request()
 
-    def on_lost(self, act: Callable[[], object]) -> None:
+    def _send_part(self, part: bytes) -> None:
+        """Send a part of a stream; end the stream at an empty part."""
+        transport = self._transport
+        if not part:
+            self._act_on_loss, self._is_long, self._is_busy = None, False, False
+            self._release()
+            if transport is not None:
+                transport.close()
+        elif transport is not None:
+            transport.write(part)
+            if transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
+                self.abort()
+
+    def on_lost(self, act: Callable[[], object], *, is_long: bool = False) -> None:
         """Call a function if the client goes before the response is sent."""
-        self._act_on_loss = act
+        self._act_on_loss, self._is_long = act, is_long
 
     def _find_peer(self) -> int | None:
         """Return the user of the client; None if not known."""

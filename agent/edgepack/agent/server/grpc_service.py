@@ -17,7 +17,8 @@ from google.protobuf import json_format
 from grpc import aio
 
 from edgepack.agent.inference_protocol.grpc_messages import CLASSES, SERVICE
-from edgepack.agent.server.answers import FAULT, Answers, Call
+from edgepack.agent.server.answers import Answers
+from edgepack.agent.server.call import Call
 from edgepack.agent.server.connection import (
     IDLE_S,
     REQUEST_S,
@@ -25,7 +26,7 @@ from edgepack.agent.server.connection import (
     error_response,
 )
 from edgepack.agent.server.grpc_requests import encode_response, parse_message, read_request
-from edgepack.agent.server.http_messages import Head, HttpError, Response
+from edgepack.agent.server.http_messages import FAULT, Head, HttpError, Response
 from edgepack.agent.server.inferring import decode_inputs
 from edgepack.agent.server.listening import Listeners
 from edgepack.agent.server.peers import find_peer_uid
@@ -279,7 +280,7 @@ class _Exchange:
         if not self._response.done():
             self._response.set_result(response)
 
-    def on_lost(self, act: Callable[[], object]) -> None:
+    def on_lost(self, act: Callable[[], object], *, is_long: bool = False) -> None:
         """Call a function if the client goes before the response is here."""
         self._act_on_loss = act
 

@@ -5,6 +5,7 @@ costs 54 us. Other models run in threads of their own, so that no model waits fo
 """
 
 import asyncio
+import logging
 import threading
 import time
 from collections import OrderedDict, deque
@@ -12,15 +13,18 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from edgepack.agent.config import ServerConfig
+from edgepack.agent.generation.decoding import CacheMemoryError
 from edgepack.agent.runtime.sessions import Tensor
-from edgepack.agent.server.http_messages import HttpError
+from edgepack.agent.server.http_messages import FAULT, HttpError
 from edgepack.agent.server.statistics import ModelStatistics, Stopwatch
 from edgepack.agent.serving.answers import answer_picture
 from edgepack.agent.serving.following import Follower
 from edgepack.agent.serving.model_session import HOLD_S, MAX_HOLD_S, ModelSession
-from edgepack.errors import EdgepackError
+from edgepack.errors import EdgepackError, PictureError
 from edgepack.pictures.results import Answer
 from edgepack.wire.messages import BundleRef
+
+log = logging.getLogger(__name__)
 
 QUICK_S = 0.0002
 RECENT = 16
@@ -32,6 +36,10 @@ MAX_SEQUENCES = 1024
 """Sequences of a model; the one that was used least recently ends first."""
 
 
+class TextCancelledError(Exception):
+    """Nobody reads the text any more."""
+
+
 class Inference:
     """Inference of a request.
 
@@ -40,13 +48,15 @@ class Inference:
         picture: File of a picture in place of inputs; None without a picture.
         session: Sequence that runs the inference; None for the serving release.
         watch: Times.
+        since: When the inference began, or made its last progress, nanoseconds.
         outputs: Outputs once the inference has run.
         answer: Answer to the picture, likewise.
         bundle: Release that ran.
         error: What the inference raised.
     """
 
-    __slots__ = ("answer", "bundle", "error", "feeds", "outputs", "picture", "session", "watch")
+    is_long = False
+    """True for a request of many inferences, which no inference's duration is compared with."""
 
     def __init__(
         self,
@@ -60,6 +70,24 @@ class Inference:
         self.outputs: Mapping[str, Tensor] = {}
         self.bundle: BundleRef | None = None
         self.error: Exception | None = None
+        self.since = watch.started
+
+    def run(self, follower: Follower) -> None:
+        """Run the inference in any thread.
+
+        Raises:
+            Exception: Whatever the inference raises.
+        """
+        if self.session is not None:
+            self.bundle = self.session.bundle
+            self.outputs = self.session.run(self.feeds)
+            return
+        serving = follower.serving
+        self.bundle = serving.pointer.bundle
+        if self.picture is not None:
+            self.answer = answer_picture(serving, self.picture)
+        else:
+            self.outputs = serving.run(self.feeds)
 
 
 class HostedModel:
@@ -73,13 +101,13 @@ class HostedModel:
     def __init__(self, name: str, follower: Follower, settings: ServerConfig) -> None:
         self.name, self.follower = name, follower
         self.busy = self.rejected = 0
-        self._limit = settings.queue
+        self._limit, self.most_text_tokens = settings.queue, settings.text_tokens
         self._threads = ThreadPoolExecutor(settings.parallel, f"edgepack-run-{name}")
         self._loop = asyncio.get_running_loop()
         self._recent: deque[bool] = deque(maxlen=RECENT)
         self._slow = 0
         self._measured = ""
-        self._running: dict[Inference, int] = {}
+        self._running: set[Inference] = set()
         self._guard = threading.Lock()
         self._longest_ns = 0
         self._sequences: OrderedDict[str, ModelSession] = OrderedDict()
@@ -100,7 +128,7 @@ class HostedModel:
         """Check whether an inference runs longer than a limit, and than 20 times the longest."""
         limit_ns = max(limit_s * 1e9, _HUNG_TIMES * self._longest_ns)
         now = time.perf_counter_ns()
-        return any(now - started > limit_ns for started in tuple(self._running.values()))
+        return any(now - one.since > limit_ns for one in tuple(self._running))
 
     def submit(
         self, inference: Inference, done: Callable[[Inference], None]
@@ -123,7 +151,7 @@ class HostedModel:
                 429, f"{self._limit} requests for model '{self.name}' run or wait", retry_s=1
             )
         self.busy += 1
-        if self.is_quick and inference.picture is None:
+        if self.is_quick and inference.picture is None and not inference.is_long:
             self._run(inference)
             self._finish(inference, done)
             return None
@@ -183,34 +211,25 @@ class HostedModel:
     def _run(self, inference: Inference) -> None:
         """Run an inference in any thread; errors are part of the result."""
         watch = inference.watch
-        watch.started = time.perf_counter_ns()
+        watch.started = inference.since = time.perf_counter_ns()
         with self._guard:
-            self._running[inference] = watch.started
+            self._running.add(inference)
             if len(self._running) == 1:
                 self.follower.note_running(is_running=True)
         try:
-            if inference.session is not None:
-                inference.bundle = inference.session.bundle
-                inference.outputs = inference.session.run(inference.feeds)
-            else:
-                serving = self.follower.serving
-                inference.bundle = serving.pointer.bundle
-                if inference.picture is not None:
-                    inference.answer = answer_picture(serving, inference.picture)
-                else:
-                    inference.outputs = serving.run(inference.feeds)
+            inference.run(self.follower)
         except Exception as error:  # noqa: BLE001 - answered, and logged if unexpected
             inference.error = error
         watch.ended = time.perf_counter_ns()
         with self._guard:
-            del self._running[inference]
+            self._running.remove(inference)
             if not self._running:
                 self.follower.note_running(is_running=False)
 
     def _finish(self, inference: Inference, done: Callable[[Inference], None]) -> None:
         self.busy -= 1
         is_measured = inference.bundle is not None and inference.picture is None
-        if is_measured and inference.error is None:
+        if is_measured and inference.error is None and not inference.is_long:
             self._measure(inference)
         done(inference)
 
@@ -227,3 +246,26 @@ class HostedModel:
         is_slow = taken_ns > QUICK_S * 1e9
         self._recent.append(is_slow)
         self._slow += is_slow
+
+
+def find_version(model: str, inference: Inference) -> str:
+    """Return the version that ran an inference.
+
+    Raises:
+        HttpError: The inference failed.
+    """
+    error = inference.error
+    if isinstance(error, ValueError | PictureError):
+        raise HttpError(400, str(error)) from error
+    if isinstance(error, TextCancelledError):
+        raise HttpError(400, "the client ended the connection") from error
+    if isinstance(error, CacheMemoryError):
+        raise HttpError(429, str(error), retry_s=1) from error
+    if isinstance(error, EdgepackError):
+        raise HttpError(500, str(error)) from error
+    if error is not None:
+        log.error("model=%s an inference fails because of a fault", model, exc_info=error)
+        raise HttpError(500, FAULT) from error
+    if inference.bundle is None:
+        raise HttpError(503, "the server stops", retry_s=1)
+    return inference.bundle.version

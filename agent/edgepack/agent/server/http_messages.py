@@ -1,6 +1,7 @@
 """HTTP/1.1: heads of requests, checked, and heads of responses."""
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from http import HTTPStatus
 from typing import NamedTuple
@@ -11,6 +12,8 @@ _TARGET = re.compile(rb"/[!-~]*")
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 JSON, BINARY, TEXT = "application/json", "application/octet-stream", "text/plain"
+EVENTS = "text/event-stream"
+FAULT = "fault in edgepack: see the server's log"
 
 
 class HttpError(Exception):
@@ -54,12 +57,15 @@ class Response(NamedTuple):
         parts: Parts of the body.
         kind: Content type.
         fields: Further header fields, each with its end of line.
+        stream: Called with a function that sends a part of the body, and ends the body at an empty
+            part; None for a body of known length.
     """
 
     status: int
     parts: tuple[bytes | memoryview, ...] = ()
     kind: str = JSON
     fields: str = ""
+    stream: Callable[[Callable[[bytes], None]], object] | None = None
 
 
 @lru_cache(maxsize=128)
@@ -116,12 +122,12 @@ def _read_length(fields: dict[bytes, bytes], *, is_newer: bool) -> int:
 
 
 def write_head(response: Response, *, is_kept: bool) -> bytes:
-    """Return the head of a response."""
-    length = sum(map(len, response.parts))
+    """Return the head of a response; the end of the connection ends a body of unknown length."""
+    length = f"Content-Length: {sum(map(len, response.parts))}\r\n"
     end = "" if is_kept else "Connection: close\r\n"
     return (
         f"HTTP/1.1 {response.status} {_REASONS[response.status]}\r\n"
-        f"Content-Type: {response.kind}\r\nContent-Length: {length}\r\n"
+        f"Content-Type: {response.kind}\r\n{length if response.stream is None else ''}"
         f"{response.fields}{end}\r\n"
     ).encode("latin-1")
 

@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 
 from edgepack.agent.inference_protocol.messages import JSON_LENGTH, ErrorAnswer, InferRequest
-from edgepack.agent.server.operations import OPERATIONS, Operation
+from edgepack.agent.inference_protocol.text_messages import TextErrorAnswer, TextSettings
+from edgepack.agent.server.http_messages import EVENTS
+from edgepack.agent.server.operations import OPERATIONS, TEXTS, Operation
 
 _REFERENCE = "#/components/schemas/{name}"
 _ERRORS = {
@@ -28,7 +30,8 @@ def describe_operations() -> bytes:
     """Return the description, as JSON."""
     kinds = [kind for one in OPERATIONS for kind in (one.gives, one.takes) if kind is not None]
     kinds = [kind for kind in kinds if kind is not bytes]
-    _, schemas = msgspec.json.schema_components([ErrorAnswer, *kinds], ref_template=_REFERENCE)
+    errors = [ErrorAnswer, TextErrorAnswer]
+    _, schemas = msgspec.json.schema_components([*errors, *kinds], ref_template=_REFERENCE)
     paths: dict[str, dict[str, Any]] = {}
     for one in OPERATIONS:
         paths.setdefault(one.path, {})[one.method.lower()] = _operation(one)
@@ -51,7 +54,11 @@ def _operation(one: Operation) -> dict[str, Any]:
         content = {"application/json": {"schema": _schema(one.gives)}}
     if one.takes is InferRequest:
         content["application/octet-stream"] = {}
-    error = {"application/json": {"schema": _schema(ErrorAnswer)}}
+    is_text = isinstance(one.takes, type) and issubclass(one.takes, TextSettings)
+    if is_text:
+        content[EVENTS] = {}
+    fault = TextErrorAnswer if one.path.startswith(TEXTS) else ErrorAnswer
+    error = {"application/json": {"schema": _schema(fault)}}
     found: dict[str, Any] = {
         "operationId": "_".join([one.method.lower(), *re.findall("[a-z]+", one.path)]),
         "summary": one.text,

@@ -22,6 +22,14 @@ from edgepack.agent.inference_protocol.messages import (
     SequenceRequest,
     ServerMetadata,
 )
+from edgepack.agent.inference_protocol.text_messages import (
+    ChatAnswer,
+    ChatRequest,
+    CompletionAnswer,
+    CompletionRequest,
+    TextModelFacts,
+    TextModels,
+)
 from edgepack.agent.server.statistics import Statistics
 
 
@@ -45,6 +53,8 @@ class Operation(NamedTuple):
     takes: Any = None
 
 
+TEXTS = "/v1/"
+"""Beginning of the paths of OpenAI's protocol."""
 _SHARED = "/v2/systemsharedmemory"
 _FIRST = (
     Operation("describe_server", "GET", "/v2", "Describe the server.", ServerMetadata),
@@ -111,6 +121,25 @@ _FIRST = (
         f"{_SHARED}/unregister",
         "Forget all regions of the user.",
         Empty,
+    ),
+    Operation("list_text_models", "GET", "/v1/models", "List models that write texts.", TextModels),
+    Operation(
+        "describe_text_model",
+        "GET",
+        "/v1/models/{model}",
+        "Describe a model that writes texts.",
+        TextModelFacts,
+    ),
+    Operation(
+        "complete_chat", "POST", "/v1/chat/completions", "Answer messages.", ChatAnswer, ChatRequest
+    ),
+    Operation(
+        "complete_text",
+        "POST",
+        "/v1/completions",
+        "Continue a text.",
+        CompletionAnswer,
+        CompletionRequest,
     ),
 )
 _OF_MODELS = tuple(

@@ -5,10 +5,12 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from edgepack.agent.server.answers import Act, Answers, Call
+from edgepack.agent.server.answers import Answers
+from edgepack.agent.server.call import Act, Call
 from edgepack.agent.server.connection import Exchange, Request, error_response
 from edgepack.agent.server.http_messages import HttpError, Response
-from edgepack.agent.server.operations import OPERATIONS
+from edgepack.agent.server.operations import OPERATIONS, TEXTS
+from edgepack.agent.server.text_replies import text_error_response
 
 _ALLOWED = {"GET": "GET, HEAD, OPTIONS", "POST": "POST, OPTIONS"}
 
@@ -45,18 +47,23 @@ class Routes:
         cors = self._check_origin(request) if request.is_web else ""
         if cors:
             exchange = _WithFields(exchange, cors)
-        method, act, names = self._find(head.target)
+        describe = text_error_response if head.target.startswith(TEXTS) else error_response
+        try:
+            method, act, names = self._find(head.target)
+        except HttpError as fault:
+            exchange.respond(describe(fault))
+            return
         if head.method == "OPTIONS":
             exchange.respond(Response(204, fields=f"Allow: {_ALLOWED[method]}\r\n"))
             return
         if head.method != method and (head.method, method) != ("HEAD", "GET"):
-            error = error_response(HttpError(405, f"{head.target[:200]} takes {method}"))
+            error = describe(HttpError(405, f"{head.target[:200]} takes {method}"))
             exchange.respond(error._replace(fields=f"Allow: {_ALLOWED[method]}\r\n"))
             return
         try:
             response = act(Call(request, exchange, names))
         except HttpError as fault:
-            response = error_response(fault)
+            response = describe(fault)
         if response is not None:
             exchange.respond(response)
 
@@ -118,8 +125,8 @@ class _WithFields:
     def respond(self, response: Response) -> None:
         self._exchange.respond(response._replace(fields=response.fields + self._fields))
 
-    def on_lost(self, act: Callable[[], object]) -> None:
-        self._exchange.on_lost(act)
+    def on_lost(self, act: Callable[[], object], *, is_long: bool = False) -> None:
+        self._exchange.on_lost(act, is_long=is_long)
 
 
 def _is_loopback(host: str) -> bool:

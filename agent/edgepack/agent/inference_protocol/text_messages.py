@@ -1,0 +1,171 @@
+"""Messages of OpenAI's protocol for texts, as far as a device has use for them."""
+
+from typing import Any
+
+import msgspec
+
+
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a stream: whether its last event has the number of tokens."""
+
+    include_usage: bool = False
+
+
+class TextSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings that all requests for a text have.
+
+    Attributes:
+        model: Name of the model.
+        max_tokens: New tokens at most.
+        temperature, top_p, top_k, seed: Choice of tokens.
+        stop: A string that ends the text, or several.
+        stream: Whether the text comes piece by piece.
+        stream_options: Options of the stream.
+        n, logprobs, top_logprobs, logit_bias, presence_penalty, frequency_penalty, tools,
+            response_format, best_of, echo, suffix: Accepted only with a value that changes nothing.
+    """
+
+    model: str
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    n: int | None = 1
+    logprobs: bool | int | None = None
+    top_logprobs: int | None = None
+    logit_bias: dict[str, float] | None = None
+    presence_penalty: float | None = 0.0
+    frequency_penalty: float | None = 0.0
+    tools: list[Any] | None = None
+    response_format: dict[str, Any] | None = None
+    best_of: int | None = 1
+    echo: bool | None = False
+    suffix: str | None = None
+
+
+class ChatRequest(TextSettings, frozen=True, kw_only=True):
+    """Request for an answer to messages."""
+
+    messages: list[dict[str, Any]]
+    max_completion_tokens: int | None = None
+
+
+class CompletionRequest(TextSettings, frozen=True, kw_only=True):
+    """Request for the continuation of a text."""
+
+    prompt: str | list[str]
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Answer, or a part of an answer."""
+
+    role: str = ""
+    content: str | None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer with the reason of its end."""
+
+    index: int = 0
+    message: ChatMessage
+    finish_reason: str
+    logprobs: None = None
+
+
+class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of an answer; the last part has the reason of the end."""
+
+    index: int = 0
+    delta: ChatMessage
+    finish_reason: str | None = None
+    logprobs: None = None
+
+
+class TextChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Continuation, or a part of a continuation."""
+
+    index: int = 0
+    text: str
+    finish_reason: str | None = None
+    logprobs: None = None
+
+
+class _TextAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to a request for a text, or an event of a stream.
+
+    Attributes:
+        id: Id of the text.
+        object: Kind of the answer.
+        created: Seconds since the epoch.
+        model: Name of the model.
+        system_fingerprint: Version of the release that writes.
+        usage: Tokens; None in events before the last.
+    """
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    usage: Usage | None = None
+
+
+class ChatAnswer(_TextAnswer, frozen=True, kw_only=True):
+    """Answer to messages."""
+
+    choices: list[ChatChoice]
+
+
+class ChatEvent(_TextAnswer, frozen=True, kw_only=True):
+    """Part of an answer to messages."""
+
+    choices: list[ChatDelta]
+
+
+class CompletionAnswer(_TextAnswer, frozen=True, kw_only=True):
+    """Continuation of a text, or a part of a continuation."""
+
+    choices: list[TextChoice]
+
+
+class TextModelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that writes texts."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "edgepack"
+
+
+class TextModels(msgspec.Struct, frozen=True, kw_only=True):
+    """Models that write texts."""
+
+    object: str = "list"
+    data: list[TextModelFacts]
+
+
+class TextError(msgspec.Struct, frozen=True, kw_only=True):
+    """Error in OpenAI's form."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class TextErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer with an error."""
+
+    error: TextError
