@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from edgepack.agent.cli.doctor import doctor
-from edgepack.agent.cli.models import bench, eim, env, explain, infer
+from edgepack.agent.cli.models import bench, eim, env, explain, generate, infer
 from edgepack.agent.cli.options import (
     DEFAULT_CONFIG,
     config_option,
@@ -290,7 +290,7 @@ def providers(as_json: bool) -> None:
     click.echo(json_text(facts) if as_json else describe_facts(facts))
 
 
-for command in (bench, doctor, eim, env, explain, infer, other_fleet, service, setup):
+for command in (bench, doctor, eim, env, explain, generate, infer, other_fleet, service, setup):
     cli.add_command(command)
 
 

@@ -151,6 +151,79 @@ def infer(
 
 @click.command()
 @click.argument("name")
+@click.argument("prompt")
+@config_option
+@state_dir_option
+@click.option(
+    "--max-tokens",
+    type=Number(min=1, max=2**24),
+    default=200,
+    show_default=True,
+    help="New tokens, at most.",
+)
+@click.option(
+    "--temperature",
+    type=Number(min=0, max=100),
+    help="Divisor of the logits; 0 takes the likeliest token.",
+)
+@click.option("--seed", type=Number(min=0, max=2**53), help="Start of the random numbers.")
+@click.option("--stop", multiple=True, help="A text that ends the answer; repeatable.")
+@click.option("--raw", is_flag=True, help="Continue PROMPT, without the chat template.")
+@json_option
+def generate(
+    name: str,
+    prompt: str,
+    config_path: Path,
+    state_dir: Path | None,
+    max_tokens: float,
+    temperature: float | None,
+    seed: float | None,
+    stop: tuple[str, ...],
+    raw: bool,
+    as_json: bool,
+) -> None:
+    """Answer PROMPT by model NAME, which writes texts.
+
+    A release with a chat template answers PROMPT as a message. The text counts in no statistics.
+
+    \b
+    Example:
+      edgepack-agent generate chat "Name a river." --max-tokens 50
+    """
+    from edgepack.agent.generation.texts import TextRequest
+    from edgepack.agent.model_commands.text import write_text
+    from edgepack.agent.runtime.child import redirect_stdout
+    from edgepack.text import printable
+
+    request = TextRequest(
+        prompt=prompt,
+        max_tokens=int(max_tokens),
+        temperature=temperature,
+        seed=None if seed is None else int(seed),
+        stop=stop,
+    )
+    place, threads = _place(config_path, state_dir), _threads(config_path)
+    with redirect_stdout() as answer:  # Native libraries print, too.
+
+        def show(text: str) -> None:
+            if not as_json:
+                lines = map(printable, text.split("\n"))
+                answer.write("\n".join(lines).encode(errors="replace"))
+                answer.flush()
+
+        found = write_text(place, name, request, show, is_chat=not raw, threads=threads)
+        answer.write((json_text(found) if as_json else "").encode() + b"\n")
+    sys.stdout.flush()
+    if not as_json:
+        click.echo(
+            f"{found.completion_tokens} tokens of {found.name} {found.version}, the first after "
+            f"{found.first_token_ms:.3g} ms, then {found.tokens_per_s:.3g} a second",
+            err=True,
+        )
+
+
+@click.command()
+@click.argument("name")
 @config_option
 @state_dir_option
 @click.option(

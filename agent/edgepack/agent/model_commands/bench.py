@@ -49,6 +49,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         source: Source of the numbers.
         count: Inferences.
         p50_ms, p90_ms, p99_ms: Percentiles.
+        tokens_per_s: Tokens that a text grows by in a second; None for other rows.
     """
 
     source: str
@@ -56,6 +57,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     p50_ms: float | None = None
     p90_ms: float | None = None
     p99_ms: float | None = None
+    tokens_per_s: float | None = None
 
 
 class Bench(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +65,8 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name, version, variant, provider: The serving variant.
-        rows: Now, at the probe before the switch, and of applications in the last hour.
+        rows: Now, at the probe before the switch, and of applications in the last hour; of a model
+            that writes texts also the time to the first token, and the time of a further token.
         beside: Inferences of applications while the measurement ran; 0 means quiet.
         load: Load average of the last minute for each core.
     """
@@ -78,7 +81,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(state_dir: Path, name: str, *, seconds: float, threads: int) -> Bench:
-    """Run golden samples on the serving variant for some seconds, in a child process.
+    """Run golden samples on the serving variant for some seconds, and texts, in a child process.
 
     The inferences count in no statistics. Applications continue to run: `beside` has their
     inferences of the same seconds.
@@ -110,7 +113,7 @@ def measure(state_dir: Path, name: str, *, seconds: float, threads: int) -> Benc
             f"{choice.chosen} cannot be measured: {ending.because}",
             remedy="edgepack-agent doctor examines the provider",
         )
-    rows = [decode_json(ending.answer, Measured)]
+    rows = decode_json(ending.answer, list[Measured])
     for probe in choice.probes:
         if probe.variant == choice.chosen and probe.latency_ms is not None:
             rows.append(Measured(source="at its probe", count=0, p50_ms=probe.latency_ms))
@@ -140,7 +143,8 @@ def describe_bench(bench: Bench) -> Iterator[str]:
     for row in bench.rows:
         cells = (row.p50_ms, row.p90_ms, row.p99_ms)
         shown = " ".join(f"{'' if one is None else format(one, '.3g'):>9}" for one in cells)
-        yield f"{row.source:24} {shown} {row.count or '':>8}"
+        tokens = "" if row.tokens_per_s is None else f"  {row.tokens_per_s:.3g} tokens/s"
+        yield f"{row.source:24} {shown} {row.count or '':>8}{tokens}"
 
 
 def _count_inferences(state_dir: Path) -> int:

@@ -1,0 +1,94 @@
+"""A text of the serving variant, for a person."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from edgepack.agent.generation.texts import TextModel, TextRequest
+from edgepack.agent.model_commands.serving import find_serving
+from edgepack.agent.runtime.slot_opening import open_slot
+from edgepack.errors import DeviceError
+
+
+class WrittenText(msgspec.Struct, frozen=True, kw_only=True):
+    """Text of a model.
+
+    Attributes:
+        name, version, variant, provider: The variant that wrote.
+        text: The text.
+        finish_reason: `stop` at an end token, `length` at the limit.
+        prompt_tokens, completion_tokens: Tokens of the prompt and of the text.
+        first_token_ms: Time to the first token, milliseconds.
+        tokens_per_s: Tokens a second after the first token; 0 for a single token.
+    """
+
+    name: str
+    version: str
+    variant: str
+    provider: str
+    text: str
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+    first_token_ms: float
+    tokens_per_s: float
+
+
+def write_text(
+    state_dir: Path,
+    name: str,
+    request: TextRequest,
+    show: Callable[[str], object],
+    *,
+    is_chat: bool,
+    threads: int,
+) -> WrittenText:
+    """Write a text by the serving variant; the text counts in no statistics.
+
+    Args:
+        state_dir: The agent's state folder.
+        name: The model.
+        request: The request; its prompt is a text.
+        show: Called with each part of the text.
+        is_chat: Whether the chat template, if the release has one, makes the prompt a message.
+        threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
+
+    Raises:
+        EdgepackError: Nothing serves, the variant cannot run, the model writes no texts, or the
+            prompt does not fit.
+    """
+    pointer = find_serving(state_dir, name)
+    opened = open_slot(state_dir, pointer.digest, pointer.choice.chosen, threads=threads)
+    if not opened.assets:
+        raise DeviceError(
+            f"model '{name}' writes no texts", remedy=f"edgepack-agent infer {name} FILE"
+        )
+    texts = TextModel(opened.session, opened.assets)
+    if is_chat and texts.template.is_there:
+        message = {"role": "user", "content": request.prompt}
+        request = msgspec.structs.replace(request, prompt=[message])
+    try:
+        prepared = texts.prepare(request)
+    except ValueError as error:
+        raise DeviceError(str(error), remedy="change the prompt, or an option") from error
+    taken_s: list[float] = []
+    parts: list[str] = []
+    reason = ""
+    for piece in texts.write(prepared, texts.begin(prepared.capacity), taken_s.append):
+        parts.append(piece.text)
+        reason = piece.finish_reason
+        show(piece.text)
+    further_s = sum(taken_s[1:])
+    return WrittenText(
+        name=name,
+        version=pointer.bundle.version,
+        variant=pointer.choice.chosen,
+        provider=pointer.choice.provider,
+        text="".join(parts),
+        finish_reason=reason,
+        prompt_tokens=len(prepared.tokens),
+        completion_tokens=len(taken_s),
+        first_token_ms=taken_s[0] * 1000,
+        tokens_per_s=(len(taken_s) - 1) / further_s if further_s else 0.0,
+    )

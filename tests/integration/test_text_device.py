@@ -1,0 +1,72 @@
+"""A model that writes texts, installed on a device: commands and an application."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgepack.agent import open_model
+from edgepack.bundle.keys import PrivateKey
+from tests.simulators import warm_programs
+from tests.simulators.bundles import make_bundle
+from tests.simulators.text_bundles import make_text_bundle
+
+
+@pytest.fixture(scope="module")
+def settings(
+    tmp_path_factory: pytest.TempPathFactory, release_keys: tuple[PrivateKey, Path]
+) -> Path:
+    """Return the settings of a device with a model that writes texts, and a model that does not."""
+    folder = tmp_path_factory.mktemp("device")
+    settings = folder / "agent.toml"
+    settings.write_text(
+        f'device = "cam-1"\nstate_dir = "state"\n[trust]\nkeys = ["{release_keys[1]}"]\n'
+        "[probe]\nruns = 1\n[providers]\nthreads = 1\n"
+    )
+    other = make_bundle(folder / "other", release_keys[0])
+    for bundle in (make_text_bundle(folder / "one", release_keys[0]), other.folder):
+        run("install", str(bundle), "--soak", "0", "--config", str(settings))
+    return settings
+
+
+def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "edgepack.agent.cli", *words]
+    ended = warm_programs.run(command, capture_output=True, text=True)
+    assert ended.returncode == code, ended.stderr
+    return ended
+
+
+def test_command_writes_the_text_of_the_application(settings: Path) -> None:
+    with open_model("chat", settings.parent / "state", threads=1) as model:
+        messages = [{"role": "user", "content": "Hi"}]
+        chat = model.generate(messages, temperature=1.0, seed=3, max_tokens=30).whole()
+        raw = model.generate("Hi", temperature=1.0, seed=3, max_tokens=30).whole()
+    words = ("generate", "chat", "Hi", "--temperature", "1", "--seed", "3", "--max-tokens", "30")
+    at = ("--config", str(settings))
+    found = json.loads(run(*words, "--json", *at).stdout)
+    assert found["text"] == chat.text
+    assert (found["finish_reason"], found["completion_tokens"]) == (
+        chat.finish_reason,
+        len(chat.tokens),
+    )
+    assert json.loads(run(*words, "--raw", "--json", *at).stdout)["text"] == raw.text
+    shown = run(*words, *at)
+    assert not set(shown.stdout) & set(map(chr, [*range(10), *range(11, 32), 127]))
+    assert f"{len(chat.tokens)} tokens of chat 1.1.0, the first after" in shown.stderr
+
+
+def test_command_rejects_other_models_and_long_prompts(settings: Path) -> None:
+    at = ("--config", str(settings))
+    assert "model 'tiny' writes no texts" in run("generate", "tiny", "Hi", *at, code=1).stderr
+    long = run("generate", "chat", "a" * 200, "--raw", *at, code=1).stderr
+    assert "the prompt has 200 tokens, the model's context is 96" in long
+
+
+def test_bench_shows_first_token_and_tokens_per_second(settings: Path) -> None:
+    words = ("bench", "chat", "--seconds", "0.1", "--config", str(settings))
+    rows = {row["source"]: row for row in json.loads(run(*words, "--json").stdout)["rows"]}
+    assert rows["first token of 48"]["p50_ms"] > 0
+    assert rows["token after 48"]["tokens_per_s"] > 0
+    assert "tokens/s" in run(*words).stdout
