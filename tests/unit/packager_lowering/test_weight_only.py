@@ -308,6 +308,19 @@ def test_ranking_measures_each_node_alone(tmp_path: Path) -> None:
     assert ranked[0].noise >= ranked[1].noise > 0.0
 
 
+def test_ranking_computes_with_scales_of_16_bits(tmp_path: Path) -> None:
+    """ONNX Runtime gives zeros where it may not fold the Cast of scales."""
+    settings: dict[str, Any] = {"methods": ("rtn",), "accuracy_level": 4}
+    costs = [
+        {node.name: node.noise for node in maker.rank(spec("rtn"), _samples(), silent)}
+        for maker in (
+            _maker(_products(), tmp_path, scale_bits=16, **settings),
+            _maker(_products(), tmp_path, scale_bits=32, **settings),
+        )
+    ]
+    assert costs[0] == pytest.approx(costs[1], rel=0.05)
+
+
 def test_small_weights_and_products_of_two_activations_stay_float(tmp_path: Path) -> None:
     node = helper.make_node
     model = make_model(

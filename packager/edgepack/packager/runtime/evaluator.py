@@ -16,7 +16,7 @@ from edgepack.agent.runtime.opening import ProviderSettings
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import open_on_cpu
-from edgepack.packager.profiles.pass_settings import Float16
+from edgepack.packager.profiles.pass_settings import Float16, QuantizeWeights
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.board import Board
 from edgepack.packager.runtime.float16_rounding import open_rounding
@@ -180,13 +180,19 @@ class Evaluator(msgspec.Struct, frozen=True):
         if not self.venue.is_native:
             if isinstance(self.profile.lowering, Float16):
                 return open_rounding(path)
-            return open_plain(path)
+            return open_plain(path, are_packed=isinstance(self.profile.lowering, QuantizeWeights))
         return open_on_provider(path, profile_settings(self.profile), threads=threads)
 
 
-def open_plain(path: Path) -> Run:
-    """Open a model on the CPU provider with nothing fused."""
-    return run_of(open_on_cpu(path, optimize=False))
+def open_plain(path: Path, *, are_packed: bool = False) -> Run:
+    """Open a model on the CPU provider with nothing fused.
+
+    Args:
+        path: The model.
+        are_packed: Whether products read packed weights. ONNX Runtime 1.31.1 then computes zeros
+            with scales of 16 bits, unless it may fold their Cast while it loads the model.
+    """
+    return run_of(open_on_cpu(path, optimize=are_packed))
 
 
 def describe_venue(evaluator: Evaluator, profile: Profile, trial: Trial | None) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from edgepack.packager.graph.model_files import load_model, open_on_cpu, weights
 from edgepack.packager.graph.node_precision import node_label, node_precision
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import index_graph
+from edgepack.packager.graph.source_quantization import PACKED_PRODUCT
 from edgepack.packager.graph.subsampling import PHASE, add_subsamples
 from edgepack.packager.runtime.model_run import run_of
 from edgepack.packager.tensors.observations import Observation
@@ -370,7 +371,8 @@ def _observe(
         return {}
     names = add_subsamples(model.graph, tensors, _VALUES_A_SAMPLE)
     save_for_session(model, path)
-    run = run_of(open_on_cpu(path, optimize=False), names)
+    are_packed = any(node.op_type in PACKED_PRODUCT for node in model.graph.node)
+    run = run_of(open_on_cpu(path, optimize=are_packed), names)  # see `open_plain`
     phase = np.zeros(1, dtype=np.int64)
     seen: Values = {}
     for feeds in samples:

@@ -25,7 +25,7 @@ from edgepack.packager.samples.prompts import (
     refusal_of_line,
 )
 from edgepack.packager.source.model import SourceModel
-from edgepack.packager.tensors.sequence import Feeds, Samples, digest_of
+from edgepack.packager.tensors.sequence import GOLDEN_ROWS, Feeds, Samples, digest_of
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Integers, Tensor
@@ -34,6 +34,8 @@ from edgepack.text import counted
 TOKENIZER = "tokenizer.json"
 _MOST_FILE_BYTES = 128_000_000
 _MOST_TEMPLATE_BYTES = 1_000_000
+_MOST_SCORE_BYTES = 256_000_000
+"""Scores of the float model, in memory: of 100 texts, 20 tokens of a vocabulary of 32,000."""
 
 _TOKENS = re.compile(r"(?!.*(pos|type|mask|len)).*(id|tok|target)", re.IGNORECASE)
 _POSITIONS = re.compile(r".*pos", re.IGNORECASE)
@@ -86,7 +88,10 @@ def open_texts(where: str, source: SourceModel, progress: Progress) -> OpenedSam
             f"Only {counted(len(kept), 'different prompt')} in {path.name}: 100 to 300 make "
             "verdicts reliable."
         )
-    answers = sum(count for _, count, _ in chosen)
+    most = texts.most_answer_tokens(len(chosen))
+    if any(count > most for _, count, _ in chosen):
+        notes.append(f"Of each answer the last {most} tokens count: the vocabulary is large.")
+    answers = sum(min(count, most) for _, count, _ in chosen)
     notes.append(
         f"A variant is judged on {counted(len(kept), 'text')} with "
         f"{counted(answers, 'answer token')}, each token of an answer forced."
@@ -97,7 +102,7 @@ def open_texts(where: str, source: SourceModel, progress: Progress) -> OpenedSam
             read=lambda index: texts.feeds(chosen[index][0]),
             source=where,
             file_of=lambda index: f"{path}, line {chosen[index][2]}",
-            answers=lambda index: chosen[index][1],
+            answers=lambda index: min(chosen[index][1], most),
         ),
         digests=tuple(kept),
         notes=tuple(notes),
@@ -145,6 +150,11 @@ class _Texts:
             ids: Its tokens, (tokens,).
         """
         return {spec.name: self._value(spec, ids) for spec in self._specs}
+
+    def most_answer_tokens(self, texts: int) -> int:
+        """Return the tokens of an answer whose scores are kept in memory, for so many texts."""
+        of_row = max(self._vocabulary, 1) * np.dtype(np.float32).itemsize
+        return max(_MOST_SCORE_BYTES // (of_row * texts), GOLDEN_ROWS)
 
     def check(
         self, before: Sequence[int], answer: Sequence[int], prompt: Prompt, path: Path

@@ -11,6 +11,7 @@ once: both nodes read the same codes and scales, and get their precision togethe
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -39,6 +40,8 @@ from edgepack.packager.quantization.weight_only.blocks import (
     with_half_scales,
 )
 from edgepack.packager.quantization.weight_only.moments import measure_moments, parts_that_fit
+from edgepack.packager.runtime.evaluator import open_plain
+from edgepack.packager.runtime.model_run import Run
 from edgepack.tasks.arrays import Singles
 
 _LEAST_ELEMENTS = 1024
@@ -107,6 +110,9 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
         return product.weight == table.weight or np.array_equal(
             product.matrix(self._index), self._matrix(table)
         )
+
+    def _open(self, path: Path) -> Run:
+        return open_plain(path, are_packed=True)
 
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
         """Build a candidate; see `CandidateMaker`."""
