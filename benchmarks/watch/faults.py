@@ -28,7 +28,7 @@ INPUTS = {
     "process hung": HANGING,
     "NaN in every output": FAULTS["not_finite"],
     "every inference fails": FAULTS["failed"],
-    "100 times as slow": FAULTS["slow"],
+    "10 times as slow": FAULTS["slow"],
     "bit flipped in memory": FLIPPING,
 }
 REMOVED = "file removed"
