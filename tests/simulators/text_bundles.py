@@ -57,7 +57,7 @@ def make_tokenizer() -> str:
     return text
 
 
-def make_decoder(seed: int) -> onnx.ModelProto:
+def make_decoder(seed: int, context: int = CONTEXT) -> onnx.ModelProto:
     """Return a decoder with random weights, as onnxruntime-genai's builder writes decoders.
 
     Args:
@@ -72,7 +72,7 @@ def make_decoder(seed: int) -> onnx.ModelProto:
         return name
 
     half = np.arange(HEAD // 2) / (HEAD // 2)
-    angles = np.outer(np.arange(CONTEXT), 10000.0**-half)
+    angles = np.outer(np.arange(context), 10000.0**-half)
     weights["cos"], weights["sin"] = np.cos(angles, dtype=None), np.sin(angles)
     weights |= {name: weights[name].astype(np.float32) for name in ("cos", "sin")}
     integers = {"one": np.array([1]), "first": np.array([0]), "axis": np.array(1)}
@@ -215,6 +215,7 @@ def make_text_bundle(
     release: int = 1,
     name: str = "chat",
     assets: Mapping[str, str] | None = None,
+    context: int = CONTEXT,
 ) -> Path:
     """Build a bundle whose model writes texts, and return its folder.
 
@@ -224,18 +225,19 @@ def make_text_bundle(
         release: Seed of the weights, and the version `1.<release>.0`.
         name: Of the model.
         assets: Files for texts; None takes the usual files.
+        context: Tokens of a text.
     """
     variant = make_variant()
     path = folder / variant.folder / variant.model_file
     path.parent.mkdir(parents=True)
-    onnx.save(make_decoder(release), path)
+    onnx.save(make_decoder(release, context), path)
     feeds = tuple(_golden_feeds(text) for text in ("the first text", "another one"))
     session = open_model_file(path, threads=1)
     outputs: tuple[dict[str, Tensor], ...] = tuple(session.run(one) for one in feeds)
     (folder / GOLDEN_FILE).parent.mkdir()
     write_golden(folder / GOLDEN_FILE, Golden(inputs=feeds, outputs=outputs))
     shared = [GOLDEN_FILE]
-    for asset, content in (assets or make_assets()).items():
+    for asset, content in (assets or make_assets(context_length=context)).items():
         (folder / asset).write_text(content)
         shared.append(asset)
     files = (entry(folder, f"{variant.folder}/{variant.model_file}"),)
@@ -246,7 +248,7 @@ def make_text_bundle(
         source_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
         files=tuple(entry(folder, one) for one in shared),
         generation=Generation(
-            context=CONTEXT,
+            context=context,
             vocabulary=VOCABULARY,
             cache_bytes_per_token=4 * 2 * LAYERS * KV_HEADS * HEAD,
             prompts=len(feeds),

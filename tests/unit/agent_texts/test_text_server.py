@@ -1,5 +1,6 @@
 """Texts over a real model server, by OpenAI's protocol: whole, streamed, cancelled, rejected."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -10,6 +11,12 @@ from typing import Any
 import pytest
 
 from edgepack.agent import open_model
+from edgepack.agent.config import ServerConfig
+from edgepack.agent.generation.texts import TextRequest
+from edgepack.agent.server.hosted_model import HostedModel, Inference, TextCancelledError
+from edgepack.agent.server.statistics import Stopwatch
+from edgepack.agent.server.text_inference import TextInference
+from edgepack.agent.serving.following import Follower
 from tests.simulators.model_server import Answer, ModelServer
 from tests.simulators.pointers import write_pointer
 from tests.simulators.text_bundles import CONTEXT, install_texts, make_text_bundle
@@ -195,3 +202,28 @@ def test_server_limits_the_tokens_of_a_text(tmp_path: Path) -> None:
         assert found["usage"]["total_tokens"] <= 20 < CONTEXT
     finally:
         server.kill()
+
+
+def test_long_text_is_cancelled_by_a_server_that_stops(tmp_path: Path) -> None:
+    bundle = make_text_bundle(tmp_path / "b", context=20_000)
+    write_pointer(tmp_path / "state", install_texts(tmp_path / "state", bundle))
+    ended: list[Inference] = []
+
+    async def serve() -> None:
+        follower = Follower("chat", tmp_path / "state", threads=1, poll_s=None)
+        model = HostedModel("chat", follower, ServerConfig())
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        request = TextRequest(prompt="a", temperature=0.0)
+        watch = Stopwatch()
+        text = TextInference(request, watch, lambda _: loop.call_soon_threadsafe(begun.set))
+        model.submit(text, ended.append)
+        await begun.wait()
+        assert model.busy
+        model.cancel_long()
+        while model.busy:
+            await asyncio.sleep(0.001)
+        model.close()
+
+    asyncio.run(serve())
+    assert isinstance(ended[0].error, TextCancelledError)

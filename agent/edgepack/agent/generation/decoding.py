@@ -77,7 +77,8 @@ def check_wiring(wiring: Wiring, session: Session) -> None:
         if inputs[name].dtype not in ("int64", "int32"):
             raise _misfit(f"input '{name}' is {inputs[name].dtype}, not int64 or int32")
     logits = outputs[graph.outputs.logits]
-    if len(logits.shape) != 3 or logits.shape[2] not in (wiring.vocabulary,):
+    is_free = len(logits.shape) == 3 and isinstance(logits.shape[2], str)
+    if not is_free and logits.shape[2:] != (wiring.vocabulary,):
         raise _misfit(
             f"'{logits.name}' has the shape {list(logits.shape)}, and the vocabulary "
             f"{wiring.vocabulary} tokens"

@@ -72,6 +72,9 @@ class Inference:
         self.error: Exception | None = None
         self.since = watch.started
 
+    def cancel(self) -> None:
+        """End at the next inference, where a request has several."""
+
     def run(self, follower: Follower) -> None:
         """Run the inference in any thread.
 
@@ -202,6 +205,11 @@ class HostedModel:
         if session is not None:
             session.close()
         return session is not None
+
+    def cancel_long(self) -> None:
+        """End running requests of many inferences at their next inference."""
+        for one in tuple(self._running):
+            one.cancel()
 
     def close(self) -> None:
         """End the threads, and close the model; running inferences end undisturbed."""

@@ -100,6 +100,21 @@ class Hosting:
                 self._compare(set(found))
             await asyncio.sleep(LOOK_S)
 
+    async def cancel_long(self, patience_s: float) -> bool:
+        """Cancel running requests of many inferences, and return whether no request runs.
+
+        Args:
+            patience_s: How long to wait for their current inferences.
+        """
+        until = self._loop.time() + patience_s
+        for model in self._models.values():
+            model.cancel_long()
+        while is_busy := any(model.busy for model in self._models.values()):
+            if self._loop.time() > until:
+                break
+            await asyncio.sleep(0.01)
+        return not is_busy
+
     async def stop(self) -> None:
         """Close all models, and write their statistics."""
         self._is_stopping = True

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 DRAIN_S = 3.0
 """How long a stopping server waits for running requests: an agent that ends has 5 s."""
+CANCEL_S = 1.0
+"""How long a stopping server then waits for texts that were cancelled."""
 
 
 def run_server(config: AgentConfig, *, until_stdin_ends: bool) -> None:
@@ -109,7 +111,7 @@ async def _serve(config: AgentConfig, *, until_stdin_ends: bool) -> bool:
         memory.stop()
         if service is not None:
             await draining
-        is_over = all(not model.busy for model in hosting.models.values())
+        is_over = await hosting.cancel_long(CANCEL_S)
         await hosting.stop()
     return is_over
 
