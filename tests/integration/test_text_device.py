@@ -57,6 +57,13 @@ def test_command_writes_the_text_of_the_application(settings: Path) -> None:
     assert f"{len(chat.tokens)} tokens of chat 1.1.0, the first after" in shown.stderr
 
 
+def test_proof_of_the_texts_is_shown(settings: Path) -> None:
+    for command in (("explain", "chat"), ("status",)):
+        shown = run(*command, "--config", str(settings)).stdout
+        assert "tokens over the cache are" in shown
+        assert "to the first token after 48, then" in shown
+
+
 def test_command_rejects_other_models_and_long_prompts(settings: Path) -> None:
     at = ("--config", str(settings))
     assert "model 'tiny' writes no texts" in run("generate", "tiny", "Hi", *at, code=1).stderr

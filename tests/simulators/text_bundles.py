@@ -57,11 +57,13 @@ def make_tokenizer() -> str:
     return text
 
 
-def make_decoder(seed: int, context: int = CONTEXT) -> onnx.ModelProto:
+def make_decoder(seed: int, context: int = CONTEXT, *, forgets: bool = False) -> onnx.ModelProto:
     """Return a decoder with random weights, as onnxruntime-genai's builder writes decoders.
 
     Args:
         seed: Of the weights.
+        context: Positions that the rotary embedding has.
+        forgets: Whether the graph reads no cache: it is right for whole texts only.
     """
     rng = np.random.default_rng(seed)
     weights: dict[str, np.ndarray] = {}
@@ -76,11 +78,15 @@ def make_decoder(seed: int, context: int = CONTEXT) -> onnx.ModelProto:
     weights["cos"], weights["sin"] = np.cos(angles, dtype=None), np.sin(angles)
     weights |= {name: weights[name].astype(np.float32) for name in ("cos", "sin")}
     integers = {"one": np.array([1]), "first": np.array([0]), "axis": np.array(1)}
+    length = "same_mask" if forgets else "attention_mask"
     nodes = [
-        helper.make_node("ReduceSum", ["attention_mask", "one"], ["sum"], keepdims=1),
+        helper.make_node("Cast", ["input_ids"], ["ids"], to=TensorProto.INT64),
+        helper.make_node("Equal", ["ids", "ids"], ["same"]),
+        helper.make_node("Cast", ["same"], ["same_mask"], to=TensorProto.INT64),
+        helper.make_node("ReduceSum", [length, "one"], ["sum"], keepdims=1),
         helper.make_node("Sub", ["sum", "one"], ["last"]),
         helper.make_node("Cast", ["last"], ["seqlens"], to=TensorProto.INT32),
-        helper.make_node("Shape", ["attention_mask"], ["mask_shape"]),
+        helper.make_node("Shape", [length], ["mask_shape"]),
         helper.make_node("Gather", ["mask_shape", "axis"], ["total"], axis=0),
         helper.make_node("Cast", ["total"], ["total_length"], to=TensorProto.INT32),
         helper.make_node(
@@ -216,6 +222,7 @@ def make_text_bundle(
     name: str = "chat",
     assets: Mapping[str, str] | None = None,
     context: int = CONTEXT,
+    forgets: bool = False,
 ) -> Path:
     """Build a bundle whose model writes texts, and return its folder.
 
@@ -226,11 +233,12 @@ def make_text_bundle(
         name: Of the model.
         assets: Files for texts; None takes the usual files.
         context: Tokens of a text.
+        forgets: Whether the graph reads no cache.
     """
     variant = make_variant()
     path = folder / variant.folder / variant.model_file
     path.parent.mkdir(parents=True)
-    onnx.save(make_decoder(release, context), path)
+    onnx.save(make_decoder(release, context, forgets=forgets), path)
     feeds = tuple(_golden_feeds(text) for text in ("the first text", "another one"))
     session = open_model_file(path, threads=1)
     outputs: tuple[dict[str, Tensor], ...] = tuple(session.run(one) for one in feeds)

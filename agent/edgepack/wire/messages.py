@@ -252,6 +252,36 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     because: str
 
 
+class TextPace(msgspec.Struct, frozen=True, kw_only=True):
+    """Pace of texts after a prompt.
+
+    Attributes:
+        prompt_tokens: Tokens of the prompt.
+        first_token_ms: Time to the first token, milliseconds.
+        tokens_per_s: Tokens a second after the first token.
+    """
+
+    prompt_tokens: Count
+    first_token_ms: float
+    tokens_per_s: float
+
+
+class TextProof(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of writing texts over a cache on a device.
+
+    Attributes:
+        right: Whether tokens over the cache have the probabilities of the text run at once.
+        because: Observed numbers, in words.
+        cache_bytes: Memory of the cache for a full context.
+        paces: Pace after each measured prompt.
+    """
+
+    right: bool
+    because: str
+    cache_bytes: Count = 0
+    paces: tuple[TextPace, ...] = ()
+
+
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of one variant with the golden inputs on this device.
 
@@ -267,6 +297,7 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
         task_lost: Greatest share of a task that the golden samples lost; None if none was compared.
         peak_bytes: The most memory that the probe was seen to take; 0 when not known.
         preparation: Proof of the preparation of pictures; None without golden pictures.
+        texts: Proof and pace of texts; None for a model that writes no texts.
 
     Example:
         ```python
@@ -292,6 +323,7 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     task_lost: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     peak_bytes: Count = 0
     preparation: Preparation | None = None
+    texts: TextProof | None = None
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,7 +50,7 @@ def test_a_build_starts_without_what_few_builds_need() -> None:
 
 
 @pytest.mark.parametrize(
-    "child", ["packager.runtime.trial", "packager.runtime.race_child", "agent.runtime.probing"]
+    "child", ["packager.runtime.trial", "packager.runtime.race_child", "agent.generation.probing"]
 )
 def test_a_child_that_runs_a_model_needs_no_onnx(child: str) -> None:
     """A board has no onnx, and a device has no memory for it."""

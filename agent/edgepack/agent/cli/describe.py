@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from edgepack.agent.model_commands.standing import local_time, standing_lines, title_of
+from edgepack.agent.model_commands.standing import local_time, standing_lines, text_lines, title_of
 from edgepack.agent.state.broker_state import BrokerState
 from edgepack.agent.state.model_server import ServerState
 from edgepack.agent.telemetry.failing import failing_lines
@@ -83,6 +83,8 @@ def _describe_model(name: str, model: ModelStatus, *, is_running: bool) -> Itera
         for probe in active.choice.probes:
             if probe.variant == active.choice.chosen and probe.preparation is not None:
                 yield f"pictures  {probe.preparation.because}"
+            if probe.variant == active.choice.chosen and probe.texts is not None:
+                yield from text_lines(probe.texts)
         if active.choice.is_fallback:
             yield f"fallback  {active.choice.wanted} was wanted"
         why = _NO_DRIFT if is_running else "no agent is running"

@@ -131,6 +131,12 @@ class Decoding:
                 self._bind_input(past, self._cache[past])
                 self._bind_output(present, self._cache[past])
 
+    def fill(self) -> int:
+        """Take all memory of the cache from the system, and return its bytes."""
+        for array in self._cache.values():
+            array.fill(0)
+        return sum(array.nbytes for array in self._cache.values())
+
     @property
     def promised_bytes(self) -> int:
         """Memory that the text will take, and has not taken yet."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from edgepack.agent.generation.probing import PROMPTS
 from edgepack.agent.generation.texts import TextModel, has_packages
 from edgepack.agent.model_commands.bench import BenchRequest, Measured
 from edgepack.agent.runtime.child import keep_stdout_clean, take_request
@@ -20,8 +21,6 @@ _MOST = 1_000_000
 _WARM_UP = 3
 
 
-PROMPTS = (128, 1024)
-"""Tokens of the prompts that are measured, if they fit into the context."""
 _MOST_WRITTEN = 256
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.model_commands.serving import find_serving
-from edgepack.agent.model_commands.standing import local_time, standing_lines
+from edgepack.agent.model_commands.standing import local_time, standing_lines, text_lines
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.status import ModelStatus, read_status
 from edgepack.text import printable_lines
@@ -82,3 +82,5 @@ def _candidate(probe: ProbeResult, *, is_chosen: bool) -> Iterator[str]:
     nodes = f", {probe.taken} of {probe.total} nodes" if probe.total else ""
     yield f"{mark:9} {probe.variant} on {probe.provider}{took}{nodes}"
     yield f"          {probe.because}"
+    if probe.texts is not None:
+        yield from text_lines(probe.texts)

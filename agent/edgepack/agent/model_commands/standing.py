@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 from edgepack.agent.update.status import ModelStatus
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.messages import BundleRef, TextProof
 
 
 def standing_lines(model: ModelStatus) -> Iterator[str]:
@@ -23,6 +23,16 @@ def standing_lines(model: ModelStatus) -> Iterator[str]:
         yield f"          {model.because}"
     if model.pending:
         yield f"next      {title_of(model.pending)}"
+
+
+def text_lines(proof: TextProof) -> Iterator[str]:
+    """Yield lines about the proof and the pace of texts."""
+    yield f"texts     {proof.because}"
+    for pace in proof.paces:
+        yield (
+            f"          {pace.first_token_ms:.3g} ms to the first token after "
+            f"{pace.prompt_tokens}, then {pace.tokens_per_s:.3g} tokens a second"
+        )
 
 
 def title_of(bundle: BundleRef) -> str:

@@ -36,6 +36,7 @@ def match_variants(
     2. The provider must be allowed, there, and drive the device kind.
     3. A simulated provider needs the device's leave.
     4. Every requirement must hold.
+    5. The memory must hold the weights and the cache of a full context, for a model of texts.
 
     Args:
         manifest: The verified manifest.
@@ -50,11 +51,28 @@ def match_variants(
         reason = trust.refusal_of(variant) or why_unfit(  # 1
             variant.provider, variant.device, requires, facts, providers
         )
+        reason = reason or _why_no_memory(manifest, variant, facts)  # 5
         if reason:
             rejected[variant.name] = reason
         else:
             candidates.append(variant)
     return Matches(candidates=tuple(candidates), rejected=rejected)
+
+
+def _why_no_memory(manifest: Manifest, variant: Variant, facts: DeviceFacts) -> str:
+    """Return the reason why texts do not fit into the device's memory; "" if they do."""
+    generation = manifest.facts.generation
+    if generation is None or not facts.memory_bytes:
+        return ""
+    weights = sum(entry.size_bytes for entry in variant.facts.files)
+    needed = weights + generation.cache_bytes
+    if needed <= facts.memory_bytes:
+        return ""
+    return (
+        f"weights ({weights} bytes) and the cache of {generation.context} tokens "
+        f"({generation.cache_bytes} bytes) need more memory than the {facts.memory_bytes} bytes "
+        "of this device: build with a shorter --context"
+    )
 
 
 def why_unfit(

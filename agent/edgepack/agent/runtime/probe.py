@@ -2,7 +2,9 @@
 
 A probe runs in a child process with a time limit, since a provider may crash or hang:
 
-    python -m edgepack.agent.runtime.probing  (request on stdin, `ProbeResult` on stdout, both JSON)
+    python -m edgepack.agent.generation.probing
+
+The request on stdin and the `ProbeResult` on stdout are JSON.
 """
 
 import logging
@@ -22,7 +24,7 @@ from edgepack.wire.messages import ProbeResult
 
 logger = logging.getLogger(__name__)
 
-CHILD = python_command("edgepack.agent.runtime.probing")
+CHILD = python_command("edgepack.agent.generation.probing")
 
 GOLDEN_SHARE = 0.5
 """Share of the time limit that golden samples beyond those may take on a device."""

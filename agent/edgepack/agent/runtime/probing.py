@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -26,7 +26,7 @@ from edgepack.bundle.manifest import (
 )
 from edgepack.decoding import decode_json
 from edgepack.errors import EdgepackError
-from edgepack.wire.messages import Preparation, ProbeResult
+from edgepack.wire.messages import Preparation, ProbeResult, TextProof
 
 LEAST_SAMPLES = 2
 """Golden samples that every probe computes, however slow: one alone may be right by chance."""
@@ -106,20 +106,34 @@ def judge(
     )
 
 
-def main() -> None:
-    """Read a request, probe and answer. For the child."""
+ProveTexts = Callable[[Path, Manifest, ProbedSession, Golden], TextProof | None]
+"""Proves the texts of a model; None for other models."""
+
+
+def main(prove_texts: ProveTexts) -> None:
+    """Read a request, probe and answer. For the child.
+
+    Args:
+        prove_texts: See `probe_here`.
+    """
     request = decode_json(take_request(), ProbeRequest)
     answer = keep_stdout_clean(request.timeout_s)
     with answer:
-        answer.write(msgspec.json.encode(probe_here(request)) + b"\n")
+        result = probe_here(request, prove_texts=prove_texts)
+        answer.write(msgspec.json.encode(result) + b"\n")
 
 
-def probe_here(request: ProbeRequest, open_variant: OpenVariant = open_session) -> ProbeResult:
+def probe_here(
+    request: ProbeRequest,
+    open_variant: OpenVariant = open_session,
+    prove_texts: ProveTexts | None = None,
+) -> ProbeResult:
     """Probe in this process, which should be a child: a provider may crash or hang.
 
     Args:
         request: Variant to probe.
         open_variant: Opens the candidate.
+        prove_texts: Proves texts; None leaves texts out.
     """
     try:
         bundle, variant = Path(request.bundle_folder), request.variant
@@ -130,6 +144,8 @@ def probe_here(request: ProbeRequest, open_variant: OpenVariant = open_session) 
             result = judge(session, golden, variant, runs=request.runs, golden_s=request.golden_s)
             if manifest is None or not result.right:
                 return result
+            if prove_texts is not None:
+                result = _with_texts(result, prove_texts(bundle, manifest, session, golden))
             preparation = prove_preparation(
                 folder,
                 manifest,
@@ -153,6 +169,13 @@ def _read_manifest(bundle: Path) -> Manifest | None:
         return None
 
 
+def _with_texts(result: ProbeResult, proof: TextProof | None) -> ProbeResult:
+    """Return a result with the proof of texts; wrong texts are a wrong result."""
+    if proof is None or proof.right:
+        return msgspec.structs.replace(result, texts=proof)
+    return msgspec.structs.replace(result, right=False, because=proof.because, texts=proof)
+
+
 def _with_preparation(result: ProbeResult, preparation: Preparation | None) -> ProbeResult:
     """Return a result with the proof of the preparation; a wrong preparation is a wrong result."""
     if preparation is None or preparation.right is not False:
@@ -160,7 +183,3 @@ def _with_preparation(result: ProbeResult, preparation: Preparation | None) -> P
     return msgspec.structs.replace(
         result, right=False, because=preparation.because, preparation=preparation
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,113 @@
+"""The child of a probe, which also proves texts. See `runtime.probe` and `runtime.probing`.
+
+The golden samples are whole texts, run at once. Texts are written token by token over a cache: this
+path gets a proof of its own, and its pace is measured.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from edgepack.agent.generation.decoding import Decoding, check_wiring
+from edgepack.agent.generation.wiring import Wiring, read_wiring
+from edgepack.agent.runtime.probing import ProbedSession, main
+from edgepack.agent.runtime.sessions import Session
+from edgepack.bundle.chunks import read_bounded
+from edgepack.bundle.generation import GENAI_CONFIG, MAX_ASSET_BYTES
+from edgepack.bundle.golden import Golden
+from edgepack.bundle.manifest import Manifest
+from edgepack.tasks.tokens.measure import MOST_DIVERGENCE, log_shares
+from edgepack.wire.messages import TextPace, TextProof
+
+PROMPTS = (128, 1024)
+"""Tokens of the prompts that are measured, if they fit into the context."""
+CHAIN = 16
+"""Tokens of a golden sample that run one by one over the cache."""
+PACED_S = 2.0
+"""Seconds that further tokens are measured for, and that a longer prompt may take."""
+_MOST_PACED = 64
+
+
+def prove_texts(
+    bundle: Path, manifest: Manifest, session: ProbedSession, golden: Golden
+) -> TextProof | None:
+    """Write texts over the cache, compare with the golden texts run at once, and measure the pace.
+
+    1. A cache for the whole context must fit into the memory, and is filled.
+    2. The last tokens of a golden text run one by one. Their probabilities must be those of the
+       text run at once, up to a mean divergence.
+    3. The first token after a prompt, and the tokens after it, are timed.
+
+    Args:
+        bundle: Root of the verified bundle.
+        manifest: The bundle's.
+        session: Runs the variant.
+        golden: The golden samples.
+
+    Returns:
+        The proof; None for a model that writes no texts.
+
+    Raises:
+        EdgepackError: The graph does not fit its wiring, memory is missing, or the provider failed.
+    """
+    if manifest.facts.generation is None or not isinstance(session, Session):
+        return None
+    wiring = read_wiring(read_bounded(bundle / GENAI_CONFIG, MAX_ASSET_BYTES))
+    check_wiring(wiring, session)
+    cache_bytes = _fill_cache(wiring, session)  # 1
+    feeds = golden.inputs[0]
+    tokens = feeds[wiring.graph.inputs.input_ids].ravel().tolist()[: wiring.context]
+    whole = session.run(feeds)[wiring.graph.outputs.logits][0]
+    start = max(1, len(tokens) - CHAIN)
+    decoding = Decoding(session, wiring, len(tokens))
+    got = [decoding.feed(tokens[:start])]  # 2
+    got += [decoding.feed([token]) for token in tokens[start:]]
+    first, second = log_shares(whole[start - 1 : len(tokens)]), log_shares(np.stack(got))
+    in_use = np.isfinite(first).all(axis=-1)
+    apart = (np.exp(first) * (first - second))[in_use].sum(axis=-1).mean()
+    divergence = float(apart) if np.isfinite(apart) else float("inf")
+    right = divergence <= MOST_DIVERGENCE
+    because = (
+        f"{len(got)} tokens over the cache are {max(divergence, 0):.2g} nats from the text at "
+        f"once, at most {MOST_DIVERGENCE:g} are right"
+    )
+    paces = tuple(_measure(wiring, session, tokens)) if right else ()  # 3
+    return TextProof(right=right, because=because, cache_bytes=cache_bytes, paces=paces)
+
+
+def _fill_cache(wiring: Wiring, session: Session) -> int:
+    """Take the memory of a full context, and return its bytes."""
+    decoding = Decoding(session, wiring, wiring.context)
+    return decoding.fill()
+
+
+def _measure(wiring: Wiring, session: Session, tokens: list[int]) -> Iterator[TextPace]:
+    """Yield the pace after each prompt."""
+    fitting = [one for one in PROMPTS if one < wiring.context] or [wiring.context // 2]
+    expected_s = 0.0
+    for number in fitting:
+        if expected_s > PACED_S:
+            return
+        prompt = np.resize(tokens, number).tolist()
+        most = min(_MOST_PACED, wiring.context - number)
+        decoding = Decoding(session, wiring, number + most)
+        began = time.perf_counter()
+        decoding.feed(prompt)
+        first = time.perf_counter()
+        count = 0
+        while count < most and (not count or time.perf_counter() - first < PACED_S):
+            decoding.feed(prompt[:1])
+            count += 1
+        further_s = time.perf_counter() - first
+        yield TextPace(
+            prompt_tokens=number,
+            first_token_ms=(first - began) * 1000,
+            tokens_per_s=count / further_s,
+        )
+        expected_s = (first - began) * max(PROMPTS) / number
+
+
+if __name__ == "__main__":
+    main(prove_texts)
