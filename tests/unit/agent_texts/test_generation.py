@@ -253,3 +253,36 @@ def test_text_counts_once_with_the_time_of_a_token_and_is_never_captured(
         assert record.latency.snapshot().failures == 1
         assert not model._follower._holders
     assert not offered
+
+
+def test_long_prompt_shows_its_progress(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "MOST_STEPS", 10)
+    with open_model("chat", state_dir, threads=1) as model:
+        release = model._opened()
+        begun: list[float] = []
+        noted = release.note_running
+
+        def note() -> None:
+            noted()
+            begun.append(release.running_since)
+
+        monkeypatch.setattr(release, "note_running", note)
+        generation = model.generate("a" * 45, max_tokens=3)
+        seen = {generation.progress_ns}
+        for _ in generation:
+            seen.add(generation.progress_ns)
+        assert len(begun) >= 5 + 1
+        assert begun == sorted(begun)
+        assert len(seen) > 1
+        assert release.running_since == 0.0
+
+
+def test_text_that_nobody_reads_leaves_its_release_at_once(state_dir: Path) -> None:
+    with open_model("chat", state_dir, threads=1) as model:
+        generation = model.generate(PROMPT)
+        next(generation)
+        assert model._follower._holders
+        del generation
+        assert not model._follower._holders
+        assert not len(decoding._texts)
+        assert model._opened().record.latency.snapshot().latency.count == 1

@@ -48,7 +48,6 @@ class Inference:
         picture: File of a picture in place of inputs; None without a picture.
         session: Sequence that runs the inference; None for the serving release.
         watch: Times.
-        since: When the inference began, or made its last progress, nanoseconds.
         outputs: Outputs once the inference has run.
         answer: Answer to the picture, likewise.
         bundle: Release that ran.
@@ -70,7 +69,11 @@ class Inference:
         self.outputs: Mapping[str, Tensor] = {}
         self.bundle: BundleRef | None = None
         self.error: Exception | None = None
-        self.since = watch.started
+
+    @property
+    def progress_ns(self) -> int:
+        """When the inference began, nanoseconds; of several, the last that began."""
+        return self.watch.started
 
     def cancel(self) -> None:
         """End at the next inference, where a request has several."""
@@ -131,7 +134,7 @@ class HostedModel:
         """Check whether an inference runs longer than a limit, and than 20 times the longest."""
         limit_ns = max(limit_s * 1e9, _HUNG_TIMES * self._longest_ns)
         now = time.perf_counter_ns()
-        return any(now - one.since > limit_ns for one in tuple(self._running))
+        return any(now - one.progress_ns > limit_ns for one in tuple(self._running))
 
     def submit(
         self, inference: Inference, done: Callable[[Inference], None]
@@ -219,7 +222,7 @@ class HostedModel:
     def _run(self, inference: Inference) -> None:
         """Run an inference in any thread; errors are part of the result."""
         watch = inference.watch
-        watch.started = inference.since = time.perf_counter_ns()
+        watch.started = time.perf_counter_ns()
         with self._guard:
             self._running.add(inference)
             if len(self._running) == 1:

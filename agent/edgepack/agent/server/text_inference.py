@@ -1,6 +1,5 @@
 """Text of a request: written by a thread of the model, shown piece by piece to the event loop."""
 
-import time
 from collections.abc import Callable
 
 from edgepack.agent.generation.texts import TextPiece, TextRequest
@@ -21,7 +20,6 @@ class TextInference(Inference):
 
     Attributes:
         prompt_tokens, completion_tokens: Tokens so far.
-        first_ns: When the first token was there; 0 before.
     """
 
     is_long = True
@@ -32,7 +30,14 @@ class TextInference(Inference):
         super().__init__({}, None, watch)
         self._request, self._show = request, show
         self._is_cancelled = False
-        self.prompt_tokens = self.completion_tokens = self.first_ns = 0
+        self._generation: Generation | None = None
+        self.prompt_tokens = self.completion_tokens = 0
+
+    @property
+    def progress_ns(self) -> int:
+        """When the last inference began, nanoseconds."""
+        generation = self._generation
+        return self.watch.started if generation is None else generation.progress_ns
 
     def cancel(self) -> None:
         """End the text at the next token: nobody reads it."""
@@ -50,9 +55,8 @@ class TextInference(Inference):
         session = ModelSession(follower, hold_s=TEXT_HOLD_S)
         with Generation(session, self._request, closes_session=True) as generation:
             self.bundle, self.prompt_tokens = generation.bundle, generation.prompt_tokens
+            self._generation = generation
             for piece in generation:
-                self.since = time.perf_counter_ns()
-                self.first_ns = self.first_ns or self.since
                 self.completion_tokens = generation.completion_tokens
                 if self._is_cancelled:
                     raise TextCancelledError

@@ -119,12 +119,15 @@ class OpenedModel:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Note that this thread runs an inference of a text, which counts once the text ends."""
-        thread = get_ident()
-        self._running[thread] = monotonic()
+        self.note_running()
         try:
             yield
         finally:
-            self._running[thread] = math.inf
+            self._running[get_ident()] = math.inf
+
+    def note_running(self) -> None:
+        """Note that this thread begins an inference of a text."""
+        self._running[get_ident()] = monotonic()
 
     def _offer(
         self,

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from time import perf_counter_ns
 from typing import NamedTuple, Protocol
 
+from edgepack.agent.generation.decoding import Decoding
 from edgepack.agent.generation.texts import (
     PACKAGES,
     TextModel,
@@ -60,6 +62,22 @@ class GeneratedText(NamedTuple):
     finish_reason: str
 
 
+class _Pace:
+    """Pace of a text. The text refers to it: a reference to `Generation` would be a cycle."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.first_ms = self.further_ms = 0.0
+
+    def note(self, taken_s: float) -> None:
+        """Count a token."""
+        if self.tokens:
+            self.further_ms += taken_s * 1000
+        else:
+            self.first_ms = taken_s * 1000
+        self.tokens += 1
+
+
 class Generation(Closing):
     """Pieces of a text, in order; for one thread at a time.
 
@@ -68,8 +86,6 @@ class Generation(Closing):
 
     Attributes:
         prompt_tokens: Tokens of the prompt.
-        completion_tokens: Tokens written so far.
-        first_token_ms: Milliseconds of inference until the first token; 0 before.
 
     Example:
         ```python
@@ -87,8 +103,8 @@ class Generation(Closing):
     def __init__(self, session: HeldRelease, request: TextRequest, *, closes_session: bool) -> None:
         self._session, self._closes_session = session, closes_session
         self._is_over = True
-        self.prompt_tokens = self.completion_tokens = 0
-        self.first_token_ms = self._further_ms = 0.0
+        self.prompt_tokens = 0
+        self._pace = _Pace()
         try:
             release = session.release()
             texts = _texts_of(release)
@@ -99,7 +115,9 @@ class Generation(Closing):
             raise
         self.prompt_tokens = len(prepared.tokens)
         self._is_over = False
-        self._pieces = texts.write(prepared, decoding, self._note_step)
+        decoding.note_progress = release.note_running
+        self._decoding: Decoding | None = decoding
+        self._pieces = texts.write(prepared, decoding, self._pace.note)
 
     @property
     def bundle(self) -> BundleRef:
@@ -107,9 +125,25 @@ class Generation(Closing):
         return self._session.bundle
 
     @property
+    def completion_tokens(self) -> int:
+        """Tokens written so far."""
+        return self._pace.tokens
+
+    @property
+    def first_token_ms(self) -> float:
+        """Milliseconds of inference until the first token; 0 before."""
+        return self._pace.first_ms
+
+    @property
+    def progress_ns(self) -> int:
+        """When the last inference began, nanoseconds of the process's clock; now after the end."""
+        decoding = self._decoding
+        return perf_counter_ns() if decoding is None else decoding.progress_ns
+
+    @property
     def token_ms(self) -> float:
         """Mean milliseconds of inference of each token after the first; 0 before the second."""
-        return self._further_ms / max(1, self.completion_tokens - 1)
+        return self._pace.further_ms / max(1, self._pace.tokens - 1)
 
     def __iter__(self) -> Iterator[TextPiece]:
         return self
@@ -160,13 +194,6 @@ class Generation(Closing):
         if hasattr(self, "_is_over"):
             self.close()
 
-    def _note_step(self, taken_s: float) -> None:
-        if self.completion_tokens:
-            self._further_ms += taken_s * 1000
-        else:
-            self.first_token_ms = taken_s * 1000
-        self.completion_tokens += 1
-
     def _count(self, release: OpenedModel) -> None:
         """Count the text as one inference, whose latency is that of a token.
 
@@ -177,7 +204,7 @@ class Generation(Closing):
 
     def _end(self) -> None:
         self._is_over = True
-        self._pieces = iter(())  # The cache is freed.
+        self._pieces, self._decoding = iter(()), None  # The cache is freed.
         self._end_session()
 
     def _end_session(self) -> None:
