@@ -34,6 +34,7 @@ from edgepack.text import counted
 TOKENIZER = "tokenizer.json"
 _MOST_FILE_BYTES = 128_000_000
 _MOST_TEMPLATE_BYTES = 1_000_000
+_MOST_HEAD_SIZE = 4096
 _MOST_SCORE_BYTES = 256_000_000
 """Scores of the float model, in memory: of 100 texts, 20 tokens of a vocabulary of 32,000."""
 
@@ -129,6 +130,9 @@ class _Texts:
                 remedy="export the model with an input 'input_ids', or give arrays as samples",
             )
         self._tokens = tokens[0]
+        stated = _part(_part(_read_object(folder / "genai_config.json"), "model"), "decoder")
+        size = stated.get("head_size")
+        self._head_size = size if isinstance(size, int) and 0 < size <= _MOST_HEAD_SIZE else 0
         for spec in self._specs:
             self._value(spec, np.zeros(2, np.int64))  # names what prompts do not fill
         rows = [spec.shape[-1] for spec in source.outputs if len(spec.shape) == 3]
@@ -187,7 +191,9 @@ class _Texts:
             return ids[None].astype(spec.dtype)
         is_open = any(isinstance(size, str) for size in spec.shape[1:])
         if spec.dtype.startswith("float") and len(spec.shape) >= 3 and is_open:
-            sizes = (size if isinstance(size, int) else 0 for size in spec.shape[1:])
+            sizes = [size if isinstance(size, int) else 0 for size in spec.shape[1:]]
+            if self._head_size and isinstance(spec.shape[-1], str):
+                sizes[-1] = self._head_size  # onnxruntime-genai's builder leaves it open
             return np.zeros((1, *sizes), spec.dtype)
         if len(spec.shape) == 2 and is_open and spec.dtype.startswith(("int", "bool", "float")):
             places = np.arange(len(ids))

@@ -42,7 +42,7 @@ from edgepack.packager.quantization.weight_only.blocks import (
 from edgepack.packager.quantization.weight_only.moments import measure_moments, parts_that_fit
 from edgepack.packager.runtime.evaluator import open_plain
 from edgepack.packager.runtime.model_run import Run
-from edgepack.tasks.arrays import Singles
+from edgepack.tasks.arrays import Floats, Singles
 
 _LEAST_ELEMENTS = 1024
 """Smaller weights stay float: their scales and nodes would take what the bits save."""
@@ -203,7 +203,7 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
                     weight,
                     place,
                     bits=settings.high_precision_bits if is_high_precision else settings.bits,
-                    refine=rounding == "hqq" and isinstance(place, Product),
+                    is_hqq=rounding == "hqq" and isinstance(place, Product),
                 )
                 self._rounded[self._key(rounding, place)] = round_to_nearest(weight, grid)
         if rounding == "gptq":
@@ -221,9 +221,11 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
             )
             for product in products:
                 if product.data in moments:
-                    weight = self._matrix(product)
-                    grid = self._grid(weight, product, bits=self.settings.bits, refine=True)
-                    codes = round_by_gptq(weight[None], grid, moments[product.data][None])
+                    weight, moment = self._matrix(product), moments[product.data]
+                    grid = self._grid(
+                        weight, product, bits=self.settings.bits, importance=np.diagonal(moment)
+                    )
+                    codes = round_by_gptq(weight[None], grid, moment[None].copy())
                     self._rounded[self._key("gptq", product)] = BlockWeight(
                         codes=codes[0].astype(np.uint8), grid=grid
                     )
@@ -234,14 +236,23 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
         return np.asarray(self._index.constant(place.weight), dtype=np.float32)
 
     def _grid(
-        self, weight: Singles, place: Product | Table, *, bits: int, refine: bool
+        self,
+        weight: Singles,
+        place: Product | Table,
+        *,
+        bits: int,
+        is_hqq: bool = False,
+        importance: Floats | None = None,
     ) -> BlockGrid:
+        """Return the grid of a weight: fitted by HQQ, or by the importance of each column."""
         symmetric = self._is_symmetric(place)
         grid = make_grid(
             weight, bits=bits, block_size=self.settings.block_size, symmetric=symmetric
         )
-        if refine:
-            grid = fit_scales(weight, grid) if symmetric else refine_grid(weight, grid)
+        if is_hqq and not symmetric:  # it fits zero points
+            grid = refine_grid(weight, grid)
+        elif is_hqq or importance is not None:
+            grid = fit_scales(weight, grid, importance)
         return with_half_scales(grid) if self.settings.scale_bits == _HALF else grid
 
 
