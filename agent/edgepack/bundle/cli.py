@@ -11,6 +11,7 @@ from edgepack.bundle.archive import unpack as unpack_archive
 from edgepack.bundle.forms import check_folder, locate, open_bundle, read_manifest
 from edgepack.bundle.keys import PublicKey, load_public_key
 from edgepack.bundle.manifest import (
+    Generation,
     Manifest,
     Variant,
 )
@@ -201,6 +202,7 @@ def _describe(manifest: Manifest) -> str:
     if facts.tools:
         tools = ", ".join(f"{name} {version}" for name, version in sorted(facts.tools.items()))
         lines.append(f"made with:    {tools}")
+    lines += _describe_generation(facts.generation)
     lines += _describe_tensors(facts.description)
     lines += ["", *_table([_HEADINGS, *(_row(variant) for variant in manifest.variants)]), ""]
     if plain := [line for variant in manifest.variants for line in _plain_runtime(variant)]:
@@ -211,6 +213,15 @@ def _describe(manifest: Manifest) -> str:
         for entry in variant.facts.files:
             lines.append(f"{_size(entry.size_bytes):>10}  {entry.path}")
     return printable_lines(lines)
+
+
+def _describe_generation(texts: Generation | None) -> Iterator[str]:
+    """Yield a line on the memory of a model that generates texts."""
+    if texts is not None:
+        yield (
+            f"texts:        context {texts.context:,} tokens of {texts.vocabulary:,}, cache "
+            f"{_size(texts.cache_bytes_per_token)} a token, {_size(texts.cache_bytes)} when full"
+        )
 
 
 def _describe_tensors(description: ModelDescription) -> Iterator[str]:

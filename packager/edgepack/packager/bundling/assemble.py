@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from edgepack.agent.hooks.runner import check_hook_folder
 from edgepack.bundle.chunks import entry
 from edgepack.bundle.encrypted_files import KEY_BYTES, decrypt_stream, encrypt_stream
+from edgepack.bundle.generation import GENAI_CONFIG
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import (
@@ -44,6 +45,7 @@ from edgepack.packager.provenance.record import BuildRecord, encode_document
 from edgepack.packager.provenance.statement import compose_statement
 from edgepack.packager.reports.page import render_report
 from edgepack.packager.reports.report import Report, encode_report
+from edgepack.packager.source.texts import TextSource
 
 REPORT_JSON = "report.json"
 REPORT_HTML = "report.html"
@@ -59,6 +61,7 @@ class BundleParts(msgspec.Struct, frozen=True, kw_only=True):
         hooks: Folder of firmware hooks to ship, or None.
         firmware: Firmware artefacts to ship.
         pictures: Golden pictures to ship: path in the bundle and file.
+        texts: Files for the generation of texts; None for a model that generates none.
     """
 
     facts: BundleFacts
@@ -67,6 +70,7 @@ class BundleParts(msgspec.Struct, frozen=True, kw_only=True):
     hooks: Path | None
     firmware: tuple[ShippedFirmware, ...] = ()
     pictures: tuple[tuple[str, Path], ...] = ()
+    texts: TextSource | None = None
 
 
 class LaidOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +81,7 @@ class LaidOut(msgspec.Struct, frozen=True, kw_only=True):
         golden: Entry of the golden samples.
         pictures: Entries of the golden pictures.
         hooks: Entries of the hooks and the firmware.
+        assets: Entries of the files for the generation of texts.
         deltas: Entries of deltas from older bundles.
     """
 
@@ -85,10 +90,12 @@ class LaidOut(msgspec.Struct, frozen=True, kw_only=True):
     pictures: tuple[FileEntry, ...]
     hooks: tuple[FileEntry, ...]
     deltas: tuple[FileEntry, ...] = ()
+    assets: tuple[FileEntry, ...] = ()
 
 
 def lay_out(folder: Path, parts: BundleParts) -> LaidOut:
-    """Copy variants, golden samples with pictures, hooks and firmware into a bundle's folder.
+    """Copy variants, golden samples with pictures, hooks, firmware, and the files of a decoder into
+    a bundle's folder.
 
     Args:
         folder: The bundle's folder; exists and is empty.
@@ -111,6 +118,7 @@ def lay_out(folder: Path, parts: BundleParts) -> LaidOut:
         golden=entry(folder, GOLDEN_FILE),
         pictures=tuple(entry(folder, path) for path, _ in parts.pictures),
         hooks=hooks,
+        assets=_write_assets(folder, parts.texts, variants[0]) if parts.texts else (),
     )
 
 
@@ -141,6 +149,7 @@ def finish(
         BILL_FILE: encode_document(compose_bill(record)),
     }
     files = [laid_out.golden, *laid_out.pictures, *laid_out.hooks, *laid_out.deltas]
+    files += laid_out.assets
     files += [_write(folder, name, content) for name, content in documents.items()]
     of_variants = [file for variant in laid_out.variants for file in variant.facts.files]
     statement = encode_document(compose_statement(record, (*files, *of_variants)))
@@ -155,6 +164,15 @@ def finish(
 def _write(folder: Path, name: str, content: bytes) -> FileEntry:
     write_file(folder / name, content, lasting=False)
     return entry(folder, name)
+
+
+def _write_assets(folder: Path, texts: TextSource, first: Variant) -> tuple[FileEntry, ...]:
+    """Copy tokenizer, template and settings, and write the wiring for the first variant's model."""
+    config = texts.config_for(f"{first.folder}/{first.model_file}")
+    for file in texts.files:
+        shutil.copyfile(file, folder / file.name)
+    own = _write(folder, GENAI_CONFIG, config)
+    return (own, *(entry(folder, file.name) for file in texts.files))
 
 
 def _copy_variant(folder: Path, prepared: PreparedVariant) -> Variant:

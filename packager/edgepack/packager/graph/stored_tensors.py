@@ -69,6 +69,11 @@ def shaped_bytes(tensor: onnx.TensorProto) -> int | None:
     return -(-count * bits // 8)
 
 
+def is_external(tensor: onnx.TensorProto) -> bool:
+    """Return True if the values are in a file."""
+    return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
+
+
 def is_held(tensor: onnx.TensorProto) -> bool:
     """Return True if the values stay in a file that can be found wherever the model is: see
     `put`.

@@ -27,11 +27,11 @@ from onnx import defs, helper, inliner
 from edgepack.packager.graph.edits import refill
 from edgepack.packager.graph.model_files import opset_of
 from edgepack.packager.graph.queries import is_standard, own_names, subgraphs
+from edgepack.packager.graph.runtime_operators import is_runtime_operator
 from edgepack.packager.graph.shape_inference import add_shapes, infer
 from edgepack.packager.passes.operator_sets import (
     UnchangeableError,
     exists,
-    is_runtime_operator,
     label,
 )
 from edgepack.packager.passes.opset_rewrites import REWRITES, Reach, Step

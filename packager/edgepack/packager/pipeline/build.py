@@ -24,7 +24,7 @@ from typing import Unpack
 import msgspec
 from msgspec.structs import replace
 
-from edgepack.bundle.manifest import BundleFacts
+from edgepack.bundle.manifest import BundleFacts, Generation
 from edgepack.errors import located
 from edgepack.packager.boards.reach import Boards
 from edgepack.packager.bundling.assemble import BundleParts, LaidOut, encrypt_files, finish, lay_out
@@ -50,6 +50,7 @@ from edgepack.packager.reports.report import RefusedProfile, Report, VariantRepo
 from edgepack.packager.runtime.deadline import Deadline, OutOfTimeError
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.runtime.tool_versions import tool_versions
+from edgepack.packager.source.texts import TextSource
 
 
 class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,10 +234,22 @@ def _make_parts(opened: OpenedBuild, prepared: PreparedVariants) -> BundleParts:
                 ),
             ),
             reference=samples.reference,
+            generation=_generation(opened.source.texts),
         ),
         variants=prepared.variants,
         golden=samples.golden,
         hooks=request.hooks,
         firmware=request.firmware,
         pictures=samples.pictures,
+        texts=opened.source.texts,
+    )
+
+
+def _generation(texts: TextSource | None) -> Generation | None:
+    if texts is None:
+        return None
+    return Generation(
+        context=texts.context,
+        vocabulary=texts.vocabulary,
+        cache_bytes_per_token=texts.cache_bytes_per_token,
     )

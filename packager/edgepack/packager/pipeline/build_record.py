@@ -33,6 +33,7 @@ def compose_record(
     return BuildRecord(
         facts=parts.facts,
         variants=laid_out.variants,
+        assets=laid_out.assets,
         model=report.model,
         stated=opened.source.stated,
         about=request.about,
@@ -95,6 +96,7 @@ def _external(request: BuildRequest) -> dict[str, Any]:
         "prefer": request.prefer,
         "shapes": {name: list(shape) for name, shape in request.shapes.items()},
         "values": {name: list(values) for name, values in request.values.items()},
+        "context": request.context,
         "toolchains": sorted(request.toolchains),
         "boards": len(request.prove) or None,
         "hooks": request.hooks.name if request.hooks else "",

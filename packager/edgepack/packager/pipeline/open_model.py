@@ -40,7 +40,9 @@ def open_model(
     Raises:
         BuildError: The model or a declaration is wrong.
     """
-    source = open_source(request.model, request.shapes, request.values, work, progress)
+    source = open_source(
+        request.model, request.shapes, request.values, work, progress, context=request.context
+    )
     check_declarations(wanted_inputs(source, request))
     inputs = [spec.name for spec in source.inputs]
     check_outputs(request.outputs, source.outputs, inputs)

@@ -170,6 +170,14 @@ class BuildOptions(TypedDict, total=False):
             metavar="INPUT=16000",
         ),
     ]
+    context: Annotated[
+        int | None,
+        Option(
+            "Tokens of prompt and answer together, for a model that generates texts; by default as "
+            "many as the model takes.",
+            metavar="TOKENS",
+        ),
+    ]
     config: Annotated[
         str | Path | None,
         Option(
@@ -311,10 +319,10 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: The ONNX file, or the local Hugging Face model folder.
         output, name, version, release, created_at, builder_id, profiles, key, calibration,
-            evaluation, shapes, values, metric, labels, hooks, firmware, feedback, captured,
-            encrypt_to, delta_from, toolchains, prove, prove_wheels, plain_runtimes, allow_degraded,
-            strict, keep_going, leave_out_pictures, replace, trust_config: See `BuildOptions`; ""
-            and None stand for unset options.
+            evaluation, shapes, values, context, metric, labels, hooks, firmware, feedback,
+            captured, encrypt_to, delta_from, toolchains, prove, prove_wheels, plain_runtimes,
+            allow_degraded, strict, keep_going, leave_out_pictures, replace, trust_config: See
+            `BuildOptions`; "" and None stand for unset options.
         declarations, outputs: Declared inputs and outputs by name.
         declared_in: The file of the declarations.
         about, datasets: Statements of that file about the model and its data.
@@ -340,6 +348,7 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     declarations: Mapping[str, InputDeclaration] = msgspec.field(default_factory=dict)
     outputs: Mapping[str, OutputDeclaration] = msgspec.field(default_factory=dict)
     declared_in: str = ""
+    context: int | None = None
     metric: Metric | None = None
     labels: Path | None = None
     searched: tuple[SearchedKey, ...] = ()
@@ -414,6 +423,7 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
         evaluation=_samples(options.get("evaluation"), config.evaluation.path),
         shapes={name: tuple(shape) for name, shape in shapes.items()},
         values={**config.build.values, **options.get("values", {})},
+        context=options.get("context"),
         declarations=config.inputs,
         outputs=config.outputs,
         declared_in=declared_in,

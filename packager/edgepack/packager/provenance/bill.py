@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from edgepack.bundle.manifest import SIGNATURE_FILE, Variant
+from edgepack.bundle.manifest import SIGNATURE_FILE, FileEntry, Variant
 from edgepack.bundle.provenance import PROVENANCE_FILE
 from edgepack.packager.config.about import DatasetSection
 from edgepack.packager.provenance.record import BuildRecord, SampleSet, encode_document
@@ -102,7 +102,7 @@ def _metadata(record: BuildRecord, datasets: list[str]) -> dict[str, Any]:
 
 def _bundle(record: BuildRecord, datasets: list[str]) -> dict[str, Any]:
     """Return the system as a whole: the release, with all its variants."""
-    facts, about = record.facts, record.about
+    facts, about, texts = record.facts, record.about, record.facts.generation
     flow = about.data_flow or (
         f"Computed on the device: {'; '.join(record.model.inputs)} goes in, "
         f"{'; '.join(record.model.outputs)} comes out."
@@ -118,6 +118,7 @@ def _bundle(record: BuildRecord, datasets: list[str]) -> dict[str, Any]:
         "description": about.description or record.stated.description,
         "authors": [{"name": name} for name in record.stated.authors],
         "purl": _purl(facts.name, facts.version, ""),
+        "components": list(map(_file, record.assets)),
         "modelCard": {
             "modelParameters": _parameters(record, datasets),
             "quantitativeAnalysis": {"performanceMetrics": metrics},
@@ -132,6 +133,8 @@ def _bundle(record: BuildRecord, datasets: list[str]) -> dict[str, Any]:
                 "created-at": facts.created_at,
                 "data-flow": flow,
                 "data-usage": about.data_usage,
+                "context": f"{texts.context} tokens" if texts else "",
+                "cache": f"{texts.cache_bytes_per_token} bytes per token" if texts else "",
                 "security-control": (
                     *_OWN_CONTROLS,
                     *((_ENCRYPTED,) if facts.encryption is not None else ()),
@@ -189,14 +192,7 @@ def _variant(record: BuildRecord, variant: Variant, datasets: list[str]) -> dict
             "modelParameters": _parameters(record, datasets),
             "quantitativeAnalysis": {"performanceMetrics": list(_metrics(variant))},
         },
-        "components": [
-            {
-                "type": "file",
-                "name": entry.path,
-                "hashes": [{"alg": "SHA-256", "content": entry.sha256}],
-            }
-            for entry in facts.files
-        ],
+        "components": list(map(_file, facts.files)),
         "properties": compose_properties(
             {
                 "created-at": record.facts.created_at,
@@ -216,6 +212,14 @@ def _variant(record: BuildRecord, variant: Variant, datasets: list[str]) -> dict
                 "compiled-for": facts.toolchain.compiled_for,
             }
         ),
+    }
+
+
+def _file(entry: FileEntry) -> dict[str, Any]:
+    return {
+        "type": "file",
+        "name": entry.path,
+        "hashes": [{"alg": "SHA-256", "content": entry.sha256}],
     }
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from edgepack.bundle.manifest import BundleFacts, Variant
+from edgepack.bundle.manifest import BundleFacts, FileEntry, Variant
 from edgepack.packager.config.about import AboutSection, DatasetSection, Use
 from edgepack.packager.reports.report import ModelReport
 from edgepack.packager.source.stated_facts import StatedFacts
@@ -41,6 +41,7 @@ class BuildRecord(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         facts: The manifest's, but for `files`.
         variants: Variants of the manifest.
+        assets: Files for the generation of texts.
         model: The source model.
         stated: Statements in the model's own files.
         about, datasets: Statements of a person.
@@ -53,6 +54,7 @@ class BuildRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     facts: BundleFacts
     variants: tuple[Variant, ...]
+    assets: tuple[FileEntry, ...] = ()
     model: ModelReport
     stated: StatedFacts = StatedFacts()
     about: AboutSection = AboutSection()

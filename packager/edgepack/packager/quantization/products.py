@@ -6,12 +6,13 @@ import msgspec
 import numpy as np
 import onnx
 
+from edgepack.packager.graph.edits import MICROSOFT
 from edgepack.packager.graph.queries import GraphIndex, attribute, attributes, is_standard
 from edgepack.tasks.arrays import Singles
 
 
 class Product(msgspec.Struct, frozen=True, kw_only=True):
-    """A MatMul or Gemm of a float tensor by a constant matrix.
+    """A MatMul, Gemm or FusedMatMul of a float tensor by a constant matrix.
 
     Attributes:
         name: The node.
@@ -19,7 +20,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
         data: The tensor that is multiplied; its last axis has `inputs` elements.
         weight: Name of the constant.
         is_transposed: Whether the constant is stored as (outputs, inputs).
-        factor: Gemm's factor of the product.
+        factor: Factor of the product, of Gemm and FusedMatMul.
         bias: Name of the added tensor, or "".
         inputs, outputs: Sizes of the matrix.
     """
@@ -72,14 +73,15 @@ def as_product(
     node: onnx.NodeProto, position: int, constants: Mapping[str, onnx.TensorProto]
 ) -> Product | None:
     """Return a node as a product by a constant matrix; None for any other node."""
-    if not is_standard(node) or node.op_type not in ("MatMul", "Gemm"):
+    is_fused = node.op_type == "FusedMatMul" and node.domain == MICROSOFT
+    if not is_fused and (not is_standard(node) or node.op_type not in ("MatMul", "Gemm")):
         return None
     weight = constants.get(node.input[1])
     if weight is None or weight.data_type != onnx.TensorProto.FLOAT or len(weight.dims) != 2:
         return None
     settings = attributes(node)
     bias = node.input[2] if len(node.input) > 2 else ""
-    if settings.get("transA", 0) or node.input[0] in constants:
+    if settings.get("transA", 0) or settings.get("transBatchA", 0) or node.input[0] in constants:
         return None
     if bias and settings.get("beta", 1.0) != 1.0:
         return None

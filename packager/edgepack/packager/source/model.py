@@ -46,6 +46,7 @@ from edgepack.packager.source.soundness import (
     check_weights,
 )
 from edgepack.packager.source.stated_facts import StatedFacts, read_metadata
+from edgepack.packager.source.texts import TextSource
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription, TaskOutputs
 
@@ -77,6 +78,7 @@ class SourceModel(msgspec.Struct, frozen=True, kw_only=True):
         stated: Statements in its own files.
         folder: The Hugging Face folder of the model; None for other models.
         labels: Names of classes in this folder, in their order.
+        texts: Facts and files of a decoder that generates texts; None for other models.
     """
 
     path: Path
@@ -93,6 +95,7 @@ class SourceModel(msgspec.Struct, frozen=True, kw_only=True):
     stated: StatedFacts = StatedFacts()
     folder: Path | None = None
     labels: tuple[str, ...] = ()
+    texts: TextSource | None = None
 
     def with_parts(self, *parts: TaskOutputs) -> "SourceModel":
         """Return the model with more of its outputs described."""

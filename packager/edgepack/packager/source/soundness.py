@@ -25,16 +25,21 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph, Inva
 from edgepack.agent.runtime.opening import FATAL_ONLY, open_model_file
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph import stored_tensors
+from edgepack.packager.graph.edits import MICROSOFT, import_domain
 from edgepack.packager.graph.float_types import FLOAT_TYPES
-from edgepack.packager.graph.model_files import cpu_session, quiet_options
+from edgepack.packager.graph.model_files import cpu_session, opset_of, quiet_options
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import all_nodes, attribute, is_standard
+from edgepack.packager.graph.runtime_operators import is_runtime_operator
 
 _MOST_CHARACTERS = 400
+_UNKNOWN_OPERATOR = "No Op registered"
 
 
 def check_graph(path: Path) -> tuple[str, ...]:
     """Ask the ONNX checker, which is stricter than ONNX Runtime, and then ONNX Runtime itself.
+
+    The checker does not see operators that ONNX Runtime alone defines in the standard domain.
 
     Args:
         path: The model's file.
@@ -46,7 +51,7 @@ def check_graph(path: Path) -> tuple[str, ...]:
         BuildError: Both reject the model.
     """
     try:
-        onnx.checker.check_model(str(path))
+        _check(path)
     except onnx.checker.ValidationError as error:
         objection = _objection(str(error))
         try:
@@ -58,6 +63,41 @@ def check_graph(path: Path) -> tuple[str, ...]:
             ) from refusal
         return (f"The ONNX checker objects, ONNX Runtime loads it: {objection.rstrip('.')}.",)
     return ()
+
+
+def _check(path: Path) -> None:
+    """Run the ONNX checker; again without ONNX Runtime's own operators, if these stopped it."""
+    try:
+        onnx.checker.check_model(str(path))
+    except onnx.checker.ValidationError as error:
+        if _UNKNOWN_OPERATOR not in str(error):
+            raise
+        model = onnx.load(path, load_external_data=False)
+        opset = opset_of(model)
+        own = [
+            node
+            for node in all_nodes(model.graph)
+            if is_standard(node) and is_runtime_operator(node, opset)
+        ]
+        if not own:
+            raise
+        for node in own:
+            node.domain = MICROSOFT
+        import_domain(model, MICROSOFT)
+        _take_weights_as_inputs(model.graph)
+        onnx.checker.check_model(model)
+
+
+def _take_weights_as_inputs(graph: onnx.GraphProto) -> None:
+    """Replace weights in other files by inputs: the checker finds no files of a model in memory."""
+    given = {value.name for value in graph.input}
+    outside = [tensor for tensor in graph.initializer if stored_tensors.is_external(tensor)]
+    for tensor in outside:
+        if tensor.name not in given:
+            graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            )
+        graph.initializer.remove(tensor)
 
 
 def check_weights(model: onnx.ModelProto) -> tuple[str, ...]:

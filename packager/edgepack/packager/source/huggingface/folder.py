@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from edgepack.agent.runtime.child import run_child
 from edgepack.errors import BuildError
 from edgepack.packager.progress import BuildStep, Progress
+from edgepack.packager.source.decoders.build import is_decoder_folder, open_decoder
 from edgepack.packager.source.fixed_inputs import Numbers
 from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.source.stated_facts import combine, read_model_card
@@ -41,6 +42,8 @@ def open_source(
     values: Mapping[str, Numbers],
     work: Path,
     progress: Progress,
+    *,
+    context: int | None = None,
 ) -> SourceModel:
     """Load the source model; a Hugging Face model folder is exported first.
 
@@ -49,10 +52,22 @@ def open_source(
         shapes, values: See `load_source`.
         work: Folder for the exported model, which must stay as long as the source is used.
         progress: Called when the export begins.
+        context: Tokens of a text, for a decoder; None for as many as the model takes.
 
     Raises:
         BuildError: The model cannot be exported, or cannot be built.
     """
+    if is_decoder_folder(model):
+        folder = work / "exported"
+        source = open_decoder(model, folder, progress, shapes, values, context=context)
+        stated = combine(read_model_card(model), source.stated)
+        return replace(source, folder=model, stated=stated)
+    if context is not None:
+        raise BuildError(
+            "a context was given, and the model is not a folder with a decoder of texts",
+            found_in=str(model),
+            remedy="leave --context out",
+        )
     if not is_model_folder(model):
         return _with_folder(load_source(model, shapes, values), model.parent)
     exported, note = export_folder(model, work / "exported", progress)
