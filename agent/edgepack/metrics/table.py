@@ -206,6 +206,10 @@ edgepack.server.requests | counter | {request} | model outcome | model server | 
     Inference requests to the model server, by outcome.
 edgepack.server.active | updown | {request} | model | model server | -
     Inference requests that run or wait in the model server.
+gen_ai.server.time_to_first_token | histogram | s | model | model server | -
+    Time from a request for a text to its first token, with the wait in the queue.
+gen_ai.server.time_per_output_token | histogram | s | model | model server | -
+    Mean time of a token of a text after the first.
 otel.sdk.exporter.metric_data_point.exported | counter | {data_point} | error.type | otlp | otlp
     Data points that were sent by OTLP, or that failed.
 edgepack.devices.enrolled | gauge | {device} | - | - | database

@@ -94,6 +94,13 @@ def test_streams_have_the_same_text_in_parts(server: ModelServer) -> None:
     assert "".join(one["choices"][0]["text"] for one in found) == whole["choices"][0]["text"]
 
 
+def test_metrics_have_first_token_and_further_tokens(server: ModelServer) -> None:
+    ask(server, "completions", prompt="a", temperature=5.0, seed=1, max_tokens=3)
+    metrics = server.ask("GET", "/metrics").body.decode()
+    for name in ("time_to_first_token", "time_per_output_token"):
+        assert f'gen_ai_server_{name}_seconds_count{{edgepack_model="chat"}}' in metrics
+
+
 def test_models_are_listed(server: ModelServer) -> None:
     (model,) = server.ask("GET", "/v1/models").value["data"]
     assert model == {"id": "chat", "object": "model", "created": 1, "owned_by": "edgepack"}

@@ -22,6 +22,7 @@ from edgepack.agent.serving.following import Follower
 from edgepack.agent.serving.model_session import HOLD_S, MAX_HOLD_S, ModelSession
 from edgepack.errors import EdgepackError, PictureError
 from edgepack.pictures.results import Answer
+from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import BundleRef
 
 log = logging.getLogger(__name__)
@@ -102,6 +103,10 @@ class HostedModel:
     Args:
         follower: Its releases.
         settings: Limits.
+
+    Attributes:
+        first_tokens: Times from a request for a text to its first token.
+        further_tokens: Mean times of a token after the first, by text.
     """
 
     def __init__(self, name: str, follower: Follower, settings: ServerConfig) -> None:
@@ -118,6 +123,7 @@ class HostedModel:
         self._longest_ns = 0
         self._sequences: OrderedDict[str, ModelSession] = OrderedDict()
         follower.note_running(is_running=False)
+        self.first_tokens, self.further_tokens = LatencyRecorder(), LatencyRecorder()
         self.statistics = ModelStatistics(name=name, version=self.bundle.version)
 
     @property

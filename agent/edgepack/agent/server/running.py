@@ -26,7 +26,7 @@ from edgepack.agent.server.routes import Routes
 from edgepack.agent.state.model_server import socket_folder
 from edgepack.agent.telemetry.readings import memory_bytes
 from edgepack.errors import DeviceError
-from edgepack.metrics.table import Family, Point, family
+from edgepack.metrics.table import Distribution, Family, Point, bucket_counts, family
 from edgepack.metrics.text import content_type, render
 from edgepack.signals import call_on_signals
 
@@ -174,6 +174,8 @@ class ServerMetrics:
     def _families(self) -> Iterator[Family]:
         requests: list[Point] = []
         waiting: list[Point] = []
+        first: list[Point] = []
+        further: list[Point] = []
         for name, model in sorted(self._hosting.models.items()):
             found, model_label = model.statistics.inference_stats, {"edgepack.model": name}
             for outcome, number in (
@@ -183,8 +185,15 @@ class ServerMetrics:
             ):
                 requests.append(Point({**model_label, "edgepack.outcome": outcome}, number))
             waiting.append(Point(model_label, model.busy))
+            for found_ms, points in ((model.first_tokens, first), (model.further_tokens, further)):
+                times = found_ms.snapshot()
+                if times.count:
+                    counts = tuple(bucket_counts(times))
+                    points.append(Point(model_label, Distribution(counts, times.sum_ms / 1000)))
         yield family("edgepack.server.requests", requests)
         yield family("edgepack.server.active", waiting)
+        yield family("gen_ai.server.time_to_first_token", first)
+        yield family("gen_ai.server.time_per_output_token", further)
         if self.listeners is not None:
             yield family("edgepack.connections", self.listeners.count)
         yield family("process.memory.usage", memory_bytes())

@@ -95,6 +95,11 @@ class TextAnswers:
                 problem = HttpError(500, FAULT)
                 response = text_error_response(problem)
             watch.add_to(model.statistics, is_good=problem is None)
+            text = reply.inference
+            if text.first_ms:
+                model.first_tokens.record(text.first_ms)
+            if text.token_ms:
+                model.further_tokens.record(text.token_ms)
             if reply.has_begun:
                 reply.end(problem)
             elif response is not None:

@@ -1,6 +1,7 @@
 """Text of a request: written by a thread of the model, shown piece by piece to the event loop."""
 
 from collections.abc import Callable
+from time import perf_counter_ns
 
 from edgepack.agent.generation.texts import TextPiece, TextRequest
 from edgepack.agent.server.hosted_model import Inference, TextCancelledError
@@ -20,6 +21,8 @@ class TextInference(Inference):
 
     Attributes:
         prompt_tokens, completion_tokens: Tokens so far.
+        first_ms: Time from the request to the first token; 0 before.
+        token_ms: Mean time of a token after the first; 0 before the second.
     """
 
     is_long = True
@@ -32,6 +35,7 @@ class TextInference(Inference):
         self._is_cancelled = False
         self._generation: Generation | None = None
         self.prompt_tokens = self.completion_tokens = 0
+        self.first_ms = self.token_ms = 0.0
 
     @property
     def progress_ns(self) -> int:
@@ -58,6 +62,9 @@ class TextInference(Inference):
             self._generation = generation
             for piece in generation:
                 self.completion_tokens = generation.completion_tokens
+                self.token_ms = generation.token_ms
+                if not self.first_ms:
+                    self.first_ms = (perf_counter_ns() - self.watch.began) / 1e6
                 if self._is_cancelled:
                     raise TextCancelledError
                 self._show(piece)
