@@ -10,6 +10,7 @@ import pytest
 
 from edgepack.agent.state.holders import HELD, holders_folders
 from edgepack.agent.update.journal import Journal
+from edgepack.agent.watch.liveness import DEATHS
 from edgepack.bundle.keys import PrivateKey
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import make_bundle
@@ -18,17 +19,18 @@ from tests.simulators.device import DEVICE, Device, serving_device
 from tests.simulators.waiting import wait_until
 
 SERVE = """
-import sys, time
+import os, signal, sys, time
 import numpy as np
 from edgepack.agent import open_model
 from tests.simulators.bundles import WIDTH
 with open_model("tiny", sys.argv[1], threads=1, poll_s=0.02) as model:
+    def crash(*_):
+        model._opened().session.run = lambda _: os.abort()
+    signal.signal(signal.SIGUSR1, crash)
     print("serves", flush=True)
     while True:
         model.run({"x": np.zeros((1, WIDTH), np.float32)})
-        time.sleep(0.01)
 """
-KILLS = 13
 
 
 def serving(state_dir: Path) -> set[str]:
@@ -54,8 +56,9 @@ class Application:
         assert process.stdout.readline() == "serves\n"
         return process
 
-    def die(self) -> None:
-        self.process.kill()
+    def end_by(self, number: signal.Signals) -> None:
+        """End by a signal, at the next inference by SIGUSR1; start again."""
+        self.process.send_signal(number)
         self.process.communicate()
         self.process = self._start()
 
@@ -112,13 +115,14 @@ def test_release_is_rolled_back_whose_application_hangs_or_dies(
         assert pointer.bundle == first.ref
 
     def die_often() -> None:
-        for _ in range(KILLS):
-            if journal().state != "SOAKING":
-                return
-            application.die()
+        for _ in range(DEATHS + 1):
+            application.end_by(signal.SIGTERM)
+        for _ in range(DEATHS):
+            assert journal().state == "SOAKING"
+            application.end_by(signal.SIGUSR1)
 
     try:
-        bring(2, die_often, "processes that held it died within")
+        bring(2, die_often, "3 processes that held it died within")
         bring(3, application.hang, "no heartbeat for")
     finally:
         application.end()

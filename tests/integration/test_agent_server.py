@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgepack.agent.state.holders import HELD, holders_folders
+from edgepack.agent.state.holders import FILE_BYTES, HELD, holders_folders
+from edgepack.agent.state.running_marks import RUNNING
 from edgepack.bundle.keys import PrivateKey
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, ExampleBundle, expected_output, make_bundle
@@ -68,6 +69,15 @@ def server_pid(device: Device) -> int:
     return 0
 
 
+def kill_in_inference(device: Device, pid: int) -> None:
+    """Kill a process of which the registration says that it runs an inference."""
+    os.kill(pid, signal.SIGSTOP)
+    for path in holders_folders(device.state_dir)[0].glob(f"{pid}-*.json"):
+        with path.open("r+b") as file:
+            os.pwrite(file.fileno(), bytes((RUNNING,)), FILE_BYTES - 1)
+    os.kill(pid, signal.SIGKILL)
+
+
 def is_running(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -106,7 +116,7 @@ def test_agent_runs_a_server_that_follows_updates_and_whose_crashes_condemn_a_re
     def is_condemned() -> bool:
         pid = server_pid(device)
         if pid and serves(device, 2):
-            os.kill(pid, signal.SIGKILL)
+            kill_in_inference(device, pid)
             wait_until(lambda: server_pid(device) != pid, device.said)
         told = controller.last()
         found = told.models.get("tiny") if told else None

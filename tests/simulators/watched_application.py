@@ -17,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from edgepack.agent import DeviceError, open_model
+from edgepack.agent import DeviceError, Model, open_model
 from edgepack.agent.serving import following
 from tests.simulators.watched_model import WIDTH, weights
 
 DYING, HANGING, FLIPPING = 13, 14, 15
-"""The process kills itself, stops itself, or flips a bit of each copy of a weight in its memory."""
+"""The process dies in an inference, stops, or flips a bit of each copy of a weight in memory."""
 
 
 class Application:
@@ -85,10 +85,11 @@ def flip_weight() -> int:
     return found
 
 
-def act(fault: int) -> None:
+def act(model: Model, fault: int) -> None:
     """Let a fault of the process happen."""
     if fault == DYING:
-        os.kill(os.getpid(), signal.SIGKILL)
+        session = model._opened().session
+        session.run = lambda _: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign,assignment,return-value]
     if fault == HANGING:
         os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -101,7 +102,7 @@ def main() -> None:
         while True:
             fault = int(control.read_text())
             if model.bundle.version == "1.1.0":
-                act(fault)
+                act(model, fault)
                 if fault == FLIPPING and not is_flipped:
                     is_flipped = flip_weight() > 0
             x = rng.standard_normal((1, WIDTH)).astype(np.float32)

@@ -61,6 +61,7 @@ from pathlib import Path
 from edgepack.agent.state.holders import Registration
 held = Registration(Path(sys.argv[1]), "tiny")
 held.update(digest="d")
+(running := held.marks.running()).__enter__()
 if sys.argv[2] == "fork" and not os.fork():
     time.sleep(60)
 print(os.getpid(), flush=True)
@@ -135,12 +136,15 @@ import os, sys
 from pathlib import Path
 from edgepack.agent.state.holders import Registration
 for name, does in zip(("one", "two", "three"), sys.argv[2:]):
-    held = Registration(Path(sys.argv[1]), name)
+    pid = os.getpid() if does == "unknown" else None
+    held = Registration(Path(sys.argv[1]), name, pid=pid)
     held.update(digest=name, opening="newer" if does == "opens" else "")
-    if does != "unknown":
-        held.note_running(is_running=True)
-        held.note_running(is_running=does == "runs")
-    globals()[name] = held
+    with held.marks.running():
+        pass
+    running = held.marks.running()
+    if does == "runs":
+        running.__enter__()
+    globals()[name] = held, running
 os.kill(os.getpid(), 9)
 """
 
@@ -150,7 +154,7 @@ os.kill(os.getpid(), 9)
     [
         (("runs", "idle", "runs"), {"one", "three"}),
         (("idle", "opens", "idle"), {"two"}),
-        (("idle", "idle", "idle"), {"one", "two", "three"}),
+        (("idle", "idle", "idle"), set()),
         (("unknown", "unknown", "unknown"), {"one", "two", "three"}),
         (("unknown", "runs", "idle"), {"one", "two"}),
     ],

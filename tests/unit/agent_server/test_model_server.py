@@ -16,6 +16,7 @@ import pytest
 from edgepack.agent.config import read_config
 from edgepack.agent.state.holders import HolderWatch, open_holders
 from edgepack.agent.state.pointer import PointerFile
+from edgepack.agent.state.running_marks import RUNNING
 from edgepack.agent.telemetry.collector import LatencyCollector
 from edgepack.errors import DeviceError
 from tests.simulators.model_server import ModelServer
@@ -408,7 +409,7 @@ def test_death_of_the_server_is_blamed_on_the_model_that_ran(tmp_path: Path) -> 
 
     def runs() -> bool:
         files = (server.state_dir / "holders").glob("*.json")
-        return any(b'"slow"' in one and one.endswith(b"1") for one in map(Path.read_bytes, files))
+        return any(b'"slow"' in one and RUNNING in one for one in map(Path.read_bytes, files))
 
     with contextlib.ExitStack() as stack:
         for _ in range(8):

@@ -6,7 +6,6 @@ costs 54 us. Other models run in threads of their own, so that no model waits fo
 
 import asyncio
 import logging
-import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
@@ -119,10 +118,8 @@ class HostedModel:
         self._slow = 0
         self._measured = ""
         self._running: set[Inference] = set()
-        self._guard = threading.Lock()
         self._longest_ns = 0
         self._sequences: OrderedDict[str, ModelSession] = OrderedDict()
-        follower.note_running(is_running=False)
         self.first_tokens, self.further_tokens = LatencyRecorder(), LatencyRecorder()
         self.statistics = ModelStatistics(name=name, version=self.bundle.version)
 
@@ -229,19 +226,13 @@ class HostedModel:
         """Run an inference in any thread; errors are part of the result."""
         watch = inference.watch
         watch.started = time.perf_counter_ns()
-        with self._guard:
-            self._running.add(inference)
-            if len(self._running) == 1:
-                self.follower.note_running(is_running=True)
+        self._running.add(inference)
         try:
             inference.run(self.follower)
         except Exception as error:  # noqa: BLE001 - answered, and logged if unexpected
             inference.error = error
         watch.ended = time.perf_counter_ns()
-        with self._guard:
-            self._running.remove(inference)
-            if not self._running:
-                self.follower.note_running(is_running=False)
+        self._running.remove(inference)
 
     def _finish(self, inference: Inference, done: Callable[[Inference], None]) -> None:
         self.busy -= 1

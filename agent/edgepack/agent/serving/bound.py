@@ -77,7 +77,8 @@ class BoundCall:
         """Bind the arrays to a release; an inference tells the shapes of its outputs."""
         version = opened.pointer.bundle.version
         try:
-            found = opened.session.run(self.inputs)
+            with opened.marks.running():
+                found = opened.session.run(self.inputs)
         except ValueError as error:
             raise ValueError(
                 f"version {version} does not take the bound arrays: {error}"

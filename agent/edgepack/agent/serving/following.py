@@ -145,10 +145,6 @@ class Follower:
             remedy="begin the session again once a release is active",
         )
 
-    def note_running(self, *, is_running: bool) -> None:
-        """Note whether an inference runs; for a process that holds several models."""
-        self._registration.note_running(is_running=is_running)
-
     def let_go(self, holder: Holder) -> None:
         """Forget a holder."""
         self._holders.discard(holder)
@@ -236,7 +232,12 @@ class Follower:
         self._registration.update(opening=pointer.digest)
         try:
             opened = open_release(
-                self._state_dir, pointer, record, self.keeper, threads=self._threads
+                self._state_dir,
+                pointer,
+                record,
+                self.keeper,
+                self._registration.marks,
+                threads=self._threads,
             )
         except BaseException:
             self._registration.update(opening="")
@@ -281,7 +282,8 @@ class Follower:
         The answers of the release that was opened again are compared with the same first answers:
         if they are equal, the fault was in this process's memory and is gone.
         """
-        because = self._verifier.turn(self.serving.session)
+        with self._registration.marks.running():
+            because = self._verifier.turn(self.serving.session)
         if because is None or (not because and not self._suspicion):
             return
         if not because:

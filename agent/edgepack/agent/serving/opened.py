@@ -17,6 +17,7 @@ from edgepack.agent.runtime.slot_opening import OpenedSlot, open_slot
 from edgepack.agent.serving.capture import SampleKeeper
 from edgepack.agent.serving.shadow import ShadowRunner
 from edgepack.agent.state.pointer import ActivePointer
+from edgepack.agent.state.running_marks import IDLE, RUNNING, RunningMarks
 from edgepack.agent.state.slot_lock import SlotLock, lock_for_session
 from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry.record import Record
@@ -38,6 +39,7 @@ class OpenedModel:
         opened: The release.
         record: Counts inferences.
         keeper: Keeps samples of inputs, if the device keeps any.
+        marks: Marks of running inferences, for the agent.
 
     Attributes:
         description: Meaning of inputs and outputs.
@@ -55,8 +57,10 @@ class OpenedModel:
         opened: OpenedSlot,
         record: Record,
         keeper: SampleKeeper,
+        marks: RunningMarks,
     ) -> None:
         self.pointer = pointer
+        self.marks = marks
         self.session = opened.session
         self.variant = opened.variant
         self.description = opened.manifest.facts.description
@@ -91,7 +95,9 @@ class OpenedModel:
         """
         if not isinstance(feeds, Mapping):
             feeds = name_single([one.name for one in self.session.inputs], feeds)
-        thread, running = get_ident(), self._running
+        thread, running, marks = get_ident(), self._running, self.marks
+        place = marks.places[thread]
+        marks.cells[place] = RUNNING
         started = running[thread] = monotonic()
         try:
             outputs = (call or self.session.run)(feeds)
@@ -104,6 +110,7 @@ class OpenedModel:
             raise
         finally:
             running[thread] = math.inf
+            marks.cells[place] = IDLE
         now = monotonic()
         taken_ms = (now - started) * 1000
         self.record.latency.record(taken_ms)
@@ -121,7 +128,8 @@ class OpenedModel:
         """Note that this thread runs an inference of a text, which counts once the text ends."""
         self.note_running()
         try:
-            yield
+            with self.marks.running():
+                yield
         finally:
             self._running[get_ident()] = math.inf
 
@@ -219,6 +227,7 @@ def open_release(
     pointer: ActivePointer,
     record: Record,
     keeper: SampleKeeper,
+    marks: RunningMarks,
     *,
     threads: int,
 ) -> OpenedModel:
@@ -229,6 +238,7 @@ def open_release(
         pointer: Names the release.
         record: Counts inferences.
         keeper: Keeps samples of inputs.
+        marks: Marks of running inferences, for the agent.
         threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
 
     Raises:
@@ -239,7 +249,7 @@ def open_release(
     facts = opened.manifest.facts
     reference = shifted(facts.reference, opened.variant.facts.confidence)
     record.sketches.expect(reference, facts.description)
-    release = OpenedModel(state_dir, pointer, opened, record, keeper)
+    release = OpenedModel(state_dir, pointer, opened, record, keeper, marks)
     if facts.generation is not None and has_packages():
         release.texts = TextModel(opened.session, opened.assets)
     return release

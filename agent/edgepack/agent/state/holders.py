@@ -4,8 +4,9 @@ A process registers before it opens a release, writes a heartbeat while it holds
 removes the file when it closes the model. The kernel releases the lock of a process that dies, so a
 file without a lock tells of a death, also after `kill -9`.
 
-A process that holds several models may also note, at each inference, which models it runs: if such
-a process dies, only the releases that it ran or opened count as having died.
+A process marks running inferences in its file (`running_marks`), and a signal that ends it by
+default (`ended_by_signal`). Only a release that a process ran or opened at its death counts as
+having died: an end between two inferences, or by SIGTERM, is no fault of a model.
 
 The files lie in the runtime directory (tmpfs), so that heartbeats write nothing to the disk. A
 process that cannot reach the runtime directory registers in the state folder.
@@ -26,12 +27,18 @@ from typing import NamedTuple
 
 import msgspec
 
+from edgepack.agent.state.ended_by_signal import note_in, note_no_more_in
+from edgepack.agent.state.running_marks import (
+    PLACES,
+    RUNNING,
+    UNKNOWN_MARKS,
+    RunningMarks,
+)
 from edgepack.agent.state.slot_lock import SlotLock, lock_new_file
 from edgepack.agent.state.state_file import (
     RUNTIME_LINK,
     open_shared,
     put_aside,
-    read_shared,
     remove,
     share_path,
 )
@@ -39,7 +46,10 @@ from edgepack.versions import Format, NewerVersionError, Version
 
 HOLDERS_FOLDER = "holders"
 FOLDER_MODE = 0o2775
-MAX_BYTES = 4096
+BEAT_BYTES = 8192
+"""Bytes of the heartbeat, padded with spaces; more than two escaped `MAX_TEXT` take."""
+FILE_BYTES = BEAT_BYTES + PLACES
+"""Bytes of a file with marks. A text behind the marks notes that a signal ended the process."""
 MAX_TEXT = 500
 BEAT_S = 1.0
 """Seconds between two heartbeats."""
@@ -47,9 +57,6 @@ KEPT_S = 3600.0
 """Deaths and healed faults of the last hour are remembered."""
 MAX_DEATHS = 1000
 _READS = 3
-_BUSY_AT = MAX_BYTES - 1
-"""Position of a byte behind the heartbeat: whether an inference runs; without the byte, unknown."""
-_IDLE, _BUSY = b"0", b"1"
 _PROXY = ".proxy.json"
 """End of the names of files that the agent locks in place of other processes."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -167,10 +174,15 @@ class Registration:
         state_dir: The agent's state folder.
         model: The model's name.
         pid: Another process, which this process watches; None registers this process.
+
+    Attributes:
+        marks: Marks of the inferences that run in this process.
     """
 
     def __init__(self, state_dir: Path, model: str, *, pid: int | None = None) -> None:
         self._owner = os.getpid()
+        self._is_proxy = pid is not None
+        self.marks = RunningMarks()
         self._held = Held(boot=boot_id(), pid=pid or self._owner, model=model)
         self._name = f"{self._held.pid}-{secrets.token_hex(8)}{_PROXY if pid else '.json'}"
         self._runtime, self._disk = holders_folders(state_dir)
@@ -195,16 +207,11 @@ class Registration:
         if time.monotonic() - self._beat_at >= BEAT_S:
             self._write()
 
-    def note_running(self, *, is_running: bool) -> None:
-        """Note whether an inference runs: a write of 2 us that outlives the process."""
-        if self._lock is not None and self._owner == os.getpid():
-            with contextlib.suppress(OSError):
-                self._lock.overwrite(_BUSY if is_running else _IDLE, _BUSY_AT)
-
     def close(self) -> None:
         """Remove the registration: this process does not hold the model any more."""
         lock, self._lock = self._lock, None
         if lock is not None and self._path is not None:
+            note_no_more_in(self._path)
             with contextlib.suppress(OSError):
                 self._path.unlink(missing_ok=True)
             lock.release()
@@ -217,11 +224,15 @@ class Registration:
 
     def _register(self, folder: Path) -> None:
         """Register in a folder that can be written, instead of where this process is registered."""
-        path = folder / self._name
+        path, content = folder / self._name, self._encode()
         with contextlib.suppress(OSError):
-            lock = lock_new_file(path, self._encode())
+            marks = b"" if self._is_proxy else UNKNOWN_MARKS
+            lock = lock_new_file(path, content.ljust(len(marks) and BEAT_BYTES) + marks)
             self.close()
             self._path, self._lock = path, lock
+            if not self._is_proxy:
+                self.marks.keep_in(path, BEAT_BYTES, is_memory=folder == self._runtime)
+                note_in(path)
 
     def _write(self) -> None:
         self._beat_at = time.monotonic()
@@ -237,7 +248,7 @@ class Registration:
         self._held = msgspec.structs.replace(self._held, beat_at=time.monotonic())
         content = HELD.encode(self._held)
         self._length = max(self._length, len(content))
-        return content.ljust(self._length)
+        return content.ljust(self._length)[:BEAT_BYTES]
 
 
 def remove_stale_proxies(state_dir: Path) -> None:
@@ -258,12 +269,13 @@ class _Read(NamedTuple):
 
     Attributes:
         held: The heartbeat.
-        is_suspect: Whether the process ran or opened the release; None if the process notes no
-            inferences.
+        is_suspect: Whether the process ran or opened the release, or notes no inferences.
+        was_ended: Whether a signal ended the process by its default action.
     """
 
     held: Held
-    is_suspect: bool | None
+    is_suspect: bool = True
+    was_ended: bool = False
 
 
 class HolderWatch:
@@ -284,15 +296,15 @@ class HolderWatch:
         now = time.monotonic()
         known = {}
         dead: list[_Read] = []
+        ended: set[int] = set()
         for name, read, is_alive in self._files():
+            if read.was_ended:
+                ended.add(read.held.pid)
             if is_alive:
                 known[name] = read.held
             elif read.held.boot == self._boot:
                 dead.append(read)
-        certain = {one.held.pid for one in dead if one.is_suspect}
-        suspects = [
-            one.held for one in dead if one.is_suspect is not False or one.held.pid not in certain
-        ]
+        suspects = [one.held for one in dead if one.is_suspect and one.held.pid not in ended]
         for held in suspects:
             beside = (one for one in suspects if one.pid == held.pid and one is not held)
             self._deaths.append(Death(now, held, tuple(beside)))
@@ -327,18 +339,33 @@ class HolderWatch:
             OSError: The file is gone or may not be read.
         """
         for _ in range(_READS):
-            content, _, rest = (read_shared(path, limit_bytes=MAX_BYTES) or b"").partition(b"\0")
+            content, size_bytes = _read_first(path)
             with contextlib.suppress(ValueError, NewerVersionError):
-                held = HELD.decode(content).value
+                held = HELD.decode(content[:BEAT_BYTES]).value
                 names = (held.boot, held.model, held.digest, held.variant, held.opening)
                 texts = (*names, held.wrong, held.healed)
                 if max(map(len, texts)) > MAX_TEXT:
                     return None
-                busy = rest.strip(b"\0")
-                is_suspect = bool(held.opening) or (busy == _BUSY if busy else None)
-                return _Read(held, is_suspect)
+                has_marks = len(content) == FILE_BYTES
+                is_suspect = bool(held.opening) or not has_marks or RUNNING in content[BEAT_BYTES:]
+                return _Read(held, is_suspect, size_bytes > FILE_BYTES)
         known = self._known.get(path.name)
-        return _Read(known, None) if known is not None else None
+        return _Read(known) if known is not None else None
+
+
+def _read_first(path: Path) -> tuple[bytes, int]:
+    """Return the first bytes of a registration, and the size of its file.
+
+    Raises:
+        OSError: The file is gone, is not regular, or may not be read.
+    """
+    file = open_shared(path)
+    if file is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    try:
+        return os.pread(file, FILE_BYTES, 0), os.fstat(file).st_size
+    finally:
+        os.close(file)
 
 
 def _count_per_core() -> float:

@@ -23,18 +23,14 @@ class SlotLock:
         self._pid = os.getpid()
         _open_files.add(file)
 
-    def overwrite(self, content: bytes, at: int = 0) -> None:
-        """Write content over a part of a locked file of `lock_new_file`.
-
-        Args:
-            content: The bytes.
-            at: Position of the first byte.
+    def overwrite(self, content: bytes) -> None:
+        """Write content over the begin of a locked file of `lock_new_file`.
 
         Raises:
             OSError: The file cannot be written.
         """
         if self._file in _open_files and self._pid == os.getpid():
-            os.pwrite(self._file, content, at)
+            os.pwrite(self._file, content, 0)
 
     def release(self) -> None:
         """Release the lock. A second call does nothing, and likewise a call in a forked child."""
