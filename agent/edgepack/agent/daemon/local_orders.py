@@ -32,7 +32,7 @@ from edgepack.agent.update.dependencies import Link
 from edgepack.agent.update.local_install import why_not_done
 from edgepack.agent.update.models import Models
 from edgepack.errors import EdgepackError, TransferError
-from edgepack.wire.messages import Need
+from edgepack.wire.messages import Need, RunModel
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +99,10 @@ class LocalOrders:
             command.send(need)
         return bool(asked)
 
+    def _has_another(self, command: "_Command", digest: str) -> bool:
+        """Return True if a command other than this one sends the files of a release."""
+        return any(one is not command and one.has(digest) for one in self._all())
+
     def _all(self) -> tuple["_Command", ...]:
         with self._lock:
             return tuple(self._commands)
@@ -116,7 +120,7 @@ class LocalOrders:
             if peer_user(peer) not in (0, os.geteuid()):
                 peer.close()
                 continue
-            command = _Command(peer, self._wake)
+            command = _Command(peer, self._wake, self._has_another)
             with self._lock:
                 is_one_too_many = len(self._commands) >= MAX_COMMANDS
                 if not is_one_too_many:
@@ -152,8 +156,13 @@ class OrdersLink:
 class _Command:
     """A connected command: `read` runs in a thread, all else in the agent's loop."""
 
-    def __init__(self, peer: socket.socket, wake: Callable[[], None]) -> None:
-        self._peer, self._wake = peer, wake
+    def __init__(
+        self,
+        peer: socket.socket,
+        wake: Callable[[], None],
+        has_another: Callable[["_Command", str], bool],
+    ) -> None:
+        self._peer, self._wake, self._has_another = peer, wake, has_another
         self._packets: queue.Queue[Packet | None] = queue.Queue(MAX_CHUNKS)
         self._order: LocalOrder | None = None
         self._told: Progress | None = None
@@ -230,10 +239,14 @@ class _Command:
         return True
 
     def _withdraw(self, models: Models) -> None:
-        """End an order whose files were not all sent before its command ended."""
-        if self._order is not None and self._order.name in models:
-            orders = models[self._order.name].orders
-            orders.withdraw(self._order.order, "the command that installs it has ended")
+        """End an order whose files were not all sent before its last command ended."""
+        if self._order is None or self._order.name not in models:
+            return
+        order = self._order.order
+        if isinstance(order, RunModel) and self._has_another(self, order.bundle.digest):
+            return
+        orders = models[self._order.name].orders
+        orders.withdraw(order, "the command that installs it has ended")
 
     def end(self, problem: str, remedy: str = "") -> None:
         """Tell the command how its order ended."""

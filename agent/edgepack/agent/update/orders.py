@@ -4,9 +4,11 @@ import logging
 from collections.abc import Callable
 from typing import Literal
 
+import msgspec
+
 from edgepack.agent.update.dependencies import Clock, ModelParts
 from edgepack.agent.update.lifecycle import GOING_BACK, RESTING, follow
-from edgepack.agent.update.offer import check_local, check_order, check_time
+from edgepack.agent.update.offer import check_local, check_order, check_release, check_time
 from edgepack.agent.update.transitions import Transitions
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import ModelOrder, RemoveModel, RunModel
@@ -85,25 +87,60 @@ class Orders:
     def install(self, order: ModelOrder) -> OfferOutcome:
         """Accept an order from a person on this device; a running update gives way to the order.
 
+        An order for the release of the running update joins that update, and does not shorten its
+        soak.
+
         Raises:
-            DeviceError: A newer edgepack wrote the model's files.
+            DeviceError: A newer edgepack wrote the model's files; or an update runs, and the order
+                would be rejected. The update continues.
             TransferError: The order makes no sense.
         """
         check_local(self._model.name, order)
         if self._model.is_sealed:
             raise DeviceError(self._model.trouble, remedy="update edgepack on this device")
-        return self._take(order)
+        return self._take(self._join(order) if isinstance(order, RunModel) else order)
+
+    def _join(self, order: RunModel) -> RunModel:
+        """Return an order from this device as it continues with the running update.
+
+        Raises:
+            DeviceError: An update runs, and the order would be rejected.
+        """
+        journal = self._model.store.journal
+        if journal.is_at_rest:
+            return order
+        is_running = journal.state not in RESTING | GOING_BACK
+        for current in (journal.offer if is_running else None, journal.pending):
+            if isinstance(current, RunModel) and _is_same(current, order):
+                return msgspec.structs.replace(
+                    current,
+                    soak_s=max(current.soak_s, order.soak_s),
+                    manifest=order.manifest,
+                    signature=order.signature,
+                )
+        committed, previous = journal.committed, journal.previous
+        try:
+            check_release(
+                order,
+                self._model.counters.highest(self._model.name),
+                committed=committed.bundle if committed else None,
+                previous=previous.bundle if previous else None,
+            )
+        except DeviceError as error:
+            running = self._transitions.title(journal.pending or journal.offer)
+            raise DeviceError(f"{error.problem}; the update to {running} continues") from error
+        return order
 
     def withdraw(self, order: ModelOrder, because: str) -> None:
-        """End an order if its release is not complete here; otherwise the order continues.
+        """End a local order if its release is not complete here; otherwise the order continues.
 
         Raises:
             OSError: The journal cannot be written.
         """
         journal = self._model.store.journal
-        if journal.pending == order:
+        if _is_local(journal.pending, order):
             self._model.store.update(pending=None)
-        elif journal.offer == order and journal.state in ("OFFERED", "DOWNLOADING"):
+        elif _is_local(journal.offer, order) and journal.state in ("OFFERED", "DOWNLOADING"):
             self._transitions.move(follow(journal.state, "failure"), because)
 
     def look_again(self) -> bool:
@@ -152,3 +189,8 @@ def _is_same(current: ModelOrder, order: ModelOrder) -> bool:
     if isinstance(current, RunModel) and isinstance(order, RunModel):
         return current.bundle == order.bundle
     return isinstance(current, RemoveModel) and isinstance(order, RemoveModel)
+
+
+def _is_local(current: ModelOrder | None, order: ModelOrder) -> bool:
+    """Return True if an order came from this device, and asks for the same as another."""
+    return current is not None and not current.sequence and _is_same(current, order)
