@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -174,8 +174,39 @@ def test_a_killed_command_or_agent_leaves_the_old_release_or_the_proven_new_rele
         device.kill()
 
 
-def order(bundle: ExampleBundle) -> bytes:
-    return encode_packet(LocalOrder(name="tiny", order=bundle.order(0)))
+def test_agent_that_starts_waits_for_a_command_that_carries_out_its_order(
+    tmp_path: Path, release_keys: Keys, hook: Path
+) -> None:
+    device = Device(tmp_path / "device", "mqtt://127.0.0.1:1", release_keys[1], hooks=hook)
+    words = ("install", archive(tmp_path, release_keys, 1), "--config", device.config)
+    command = warm_programs.Popen(
+        [*COMMAND, *words, "--soak", "0"], stderr=subprocess.PIPE, text=True
+    )
+    wait_until((tmp_path / "begun").exists, "the hook")
+    with running(device):
+        line = wait_for_line(device, "carries out its order in this state folder")
+        assert f"(process {command.pid})" in line
+        (tmp_path / "go").touch()
+        _, said = command.communicate(timeout=PATIENCE_S)
+        assert command.returncode == 0, said
+        wait_until(lambda: (device.state_dir / SOCKET_FILE).exists(), device.said)
+        assert serving(device) == (1, True)
+        assert run("rollback", "tiny", "--config", device.config).returncode == 1
+        assert device.is_running
+
+
+def answer_to(device: Device, packet: bytes) -> str:
+    """Return why the agent ends a wrong packet's connection."""
+    with connect_to_agent(device.state_dir, PATIENCE_S) as peer:
+        with suppress(BrokenPipeError):  # The agent says why before it ends the connection.
+            peer.send(packet)
+        found = receive(peer)
+    assert isinstance(found, OrderEnd)
+    return found.problem
+
+
+def order(bundle: ExampleBundle, soak_s: float = 0.0) -> bytes:
+    return encode_packet(LocalOrder(name="tiny", order=bundle.order(0, soak_s=soak_s)))
 
 
 def test_packets_that_are_wrong_end_their_connection_alone(
@@ -200,6 +231,7 @@ def test_packets_that_are_wrong_end_their_connection_alone(
             assert "8 orders already" in found.problem
         for peer in idle:
             peer.close()
+        wait_until(lambda: "orders already" not in answer_to(device, named), device.said)
 
         # A command that sends no chunk and goes leaves nothing under way.
         with connect_to_agent(device.state_dir, PATIENCE_S) as peer:
@@ -207,9 +239,19 @@ def test_packets_that_are_wrong_end_their_connection_alone(
             peer.send(chunk)
             wait_for_line(device, "to=OFFERED")
         wait_for_line(device, "to=REJECTED because=the command that installs it has ended")
+        # Of two commands with the same release, the first to go leaves the order to the other.
+        with connect_to_agent(device.state_dir, PATIENCE_S) as peer:
+            peer.send(order(bundle, soak_s=7.0))
+            wait_until(lambda: device.said().count("to=OFFERED") == 2, device.said)
+            with connect_to_agent(device.state_dir, PATIENCE_S) as second:
+                second.send(order(bundle, soak_s=3.0))
+                assert receive(second)
+            assert answer_to(device, named)  # In a later turn.
+            assert device.said().count("has ended") == 1
+        wait_until(lambda: device.said().count("has ended") == 2, device.said)
         # The same order again is over.
         with connect_to_agent(device.state_dir, PATIENCE_S) as peer:
-            peer.send(order(bundle))
+            peer.send(order(bundle, soak_s=7.0))
             receive(peer)
             found = receive(peer)
             assert isinstance(found, OrderEnd)

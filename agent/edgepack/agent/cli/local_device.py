@@ -133,7 +133,7 @@ class LocalDevice:
         until = time.monotonic() + wait_s
         while True:
             try:
-                self._stack.enter_context(lock_state_dir(self.state_dir))
+                self._stack.enter_context(lock_state_dir(self.state_dir, "command"))
             except DeviceError as error:
                 if not is_in_use(error):
                     raise

@@ -1,4 +1,4 @@
-"""Lock of the state folder: a single agent at a time."""
+"""Lock of the state folder: a single agent at a time, or a single command without an agent."""
 
 import contextlib
 import fcntl
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from edgepack.agent.state.state_file import put_aside, remove
 from edgepack.durable import disk_remedy, is_disk_fault
@@ -24,15 +25,30 @@ UNPACKED = ".edgepack-unpacked-"
 """Begin of the name of a folder with a bundle that is being installed."""
 
 
+COMMAND_S = 1.0
+"""Seconds until an agent tries again that waits for the end of a command."""
+
+Holder = Literal["agent", "command"]
+
+
+class HeldByCommandError(DeviceError):
+    """A command carries out its order in the state folder, and ends."""
+
+
 @contextmanager
-def lock_state_dir(state_dir: Path) -> Iterator[None]:
+def lock_state_dir(state_dir: Path, holder: Holder = "agent") -> Iterator[None]:
     """Hold the state folder, which is created if missing, while the block runs.
 
     The kernel releases the lock at any end of the process. Anyone who may open the lock file may
     lock it, so only the agent's user may. Bundles that a killed `edgepack-agent install` unpacked
     are removed.
 
+    Args:
+        state_dir: The folder.
+        holder: Kind of this process.
+
     Raises:
+        HeldByCommandError: A command holds the folder.
         DeviceError: Another agent holds the folder, other users could, or the folder cannot be
             made.
     """
@@ -52,15 +68,10 @@ def lock_state_dir(state_dir: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
-            raise DeviceError(
-                f"another agent (process {holder}) uses this state folder",
-                found_in=str(state_dir),
-                remedy="stop it first, or give this agent a state_dir of its own",
-            ) from error
+            raise _held(state_dir, os.pread(descriptor, 40, 0)) from error
         with contextlib.suppress(OSError):  # A hint for people; the disk may be full.
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            os.pwrite(descriptor, f"{os.getpid()} {holder}\n".encode(), 0)
         with contextlib.suppress(OSError):  # They do no harm, and the next lock tries again.
             for left in state_dir.glob(f"{UNPACKED}*"):
                 with hold_folder(left) as is_held:
@@ -86,6 +97,22 @@ def hold_folder(folder: Path) -> Iterator[bool]:
         yield False
     finally:
         os.close(descriptor)
+
+
+def _held(state_dir: Path, content: bytes) -> DeviceError:
+    """Return the error that names the holder of the folder, by the content of the lock file."""
+    pid, _, holder = content.decode(errors="replace").strip().partition(" ")
+    if holder == "command":
+        return HeldByCommandError(
+            f"a command (process {pid}) carries out its order in this state folder",
+            found_in=str(state_dir),
+            remedy="wait until the command ends",
+        )
+    return DeviceError(
+        f"another agent (process {pid or 'unknown'}) uses this state folder",
+        found_in=str(state_dir),
+        remedy="stop it first, or give this agent a state_dir of its own",
+    )
 
 
 def is_in_use(error: DeviceError) -> bool:
@@ -145,7 +172,8 @@ def _keep_strangers_out(state_dir: Path, path: Path, descriptor: int) -> None:
 def lock_when_disk_works(
     state_dir: Path, retry_s: float, report_wait: Callable[[str, float], object] = lambda *_: None
 ) -> Iterator[None]:
-    """Hold the state folder as `lock_state_dir` does; wait while the disk does not work.
+    """Hold the state folder as `lock_state_dir` does; wait while the disk does not work, or a
+    command carries out its order.
 
     Args:
         state_dir: The folder.
@@ -163,13 +191,16 @@ def lock_when_disk_works(
                 stack.enter_context(lock_state_dir(state_dir))
                 break
             except DeviceError as error:
-                if not isinstance(error.__cause__, OSError) or not is_disk_fault(error.__cause__):
+                is_held = isinstance(error, HeldByCommandError)
+                cause = error.__cause__
+                if not is_held and not (isinstance(cause, OSError) and is_disk_fault(cause)):
                     raise
+                pause_s = min(retry_s, COMMAND_S) if is_held else retry_s
                 if said != error.problem:
                     log.warning("%s (%s); trying again", error.problem, state_dir)
                     said = error.problem
                 report_wait(error.problem, retry_s + TRY_S)
-            time.sleep(retry_s)
+            time.sleep(pause_s)
         yield
 
 
