@@ -230,6 +230,17 @@ class CaptureConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     recipient: str = ""
 
 
+class LogsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Log lines of the agent for the fleet.
+
+    Attributes:
+        send: Whether the fleet may request the last lines of the agent's log. The agent removes
+            passwords, tokens, PINs, keys and credentials of URLs.
+    """
+
+    send: bool = True
+
+
 class ShadowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Real inferences that a second release computes, too: the previous release during a soak, and
     the next release before a switch if the rollout asks for that.
@@ -387,6 +398,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     decryption: DecryptionConfig = DecryptionConfig()
     transfer: TransferConfig = TransferConfig()
     capture: CaptureConfig = CaptureConfig()
+    logs: LogsConfig = LogsConfig()
     shadow: ShadowConfig = ShadowConfig()
     verification: VerificationConfig = VerificationConfig()
     watch: WatchConfig = WatchConfig()

@@ -2,8 +2,8 @@
 
 The role `director` is delegated by the targets key. Each order stands at `director/MODEL/DIGEST`,
 with the digest and length that the image repository lists; the order itself is `custom`, as text,
-since TUF's canonical JSON has no fractions. Removals and requests for samples have no file, so
-they stand next to the targets.
+since TUF's canonical JSON has no fractions. Removals and requests for samples and log lines have no
+file, so they stand next to the targets.
 """
 
 import datetime
@@ -24,6 +24,7 @@ from edgepack.wire.messages import (
     BundleRef,
     CaptureOrder,
     Desired,
+    LogOrder,
     ModelOrder,
     RemoveModel,
     RunModel,
@@ -31,8 +32,8 @@ from edgepack.wire.messages import (
 
 DIRECTOR_PATHS = (f"{DIRECTOR}/*/*",)
 """What the director may sign; the repository's own targets lie elsewhere."""
-_ORDER, _REMOVALS, _CAPTURES, _TENANT, _DEVICE, _TIMESTAMP = (
-    *("order", "removals", "captures", "tenant", "device", "timestamp"),
+_ORDER, _REMOVALS, _CAPTURES, _LOG, _TENANT, _DEVICE, _TIMESTAMP = (
+    *("order", "removals", "captures", "log_order", "tenant", "device", "timestamp"),
 )
 _COMPACT = JSONSerializer(compact=True)
 
@@ -87,6 +88,7 @@ def make_orders(
                     name: msgspec.json.encode(order).decode()
                     for name, order in desired.captures.items()
                 },
+                **({_LOG: msgspec.json.encode(desired.log).decode()} if desired.log else {}),
             },
         )
     )
@@ -143,10 +145,11 @@ def verify_orders(content: bytes, delegator: Targets, *, tenant: str, device: st
     for name, text in _texts(fields.get(_REMOVALS)):
         _add(models, name, _read(text, RemoveModel), said.version)
     captures = {name: _read(text, CaptureOrder) for name, text in _texts(fields.get(_CAPTURES))}
-    is_empty = not models and not captures and said.version == 1
+    log = _read(fields[_LOG], LogOrder) if _LOG in fields else None
+    is_empty = not models and not captures and log is None and said.version == 1
     sequence = 0 if is_empty else said.version
     return SignedOrders(
-        desired=Desired(sequence=sequence, models=models, captures=captures),
+        desired=Desired(sequence=sequence, models=models, captures=captures, log=log),
         issued_at=issued_at,
         expires_at=said.expires.timestamp(),
         timestamp=timestamp,

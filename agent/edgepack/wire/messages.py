@@ -49,6 +49,9 @@ MAX_SAMPLE_BYTES = 16 * 1024 * 1024
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Token = Annotated[str, msgspec.Meta(pattern="^[a-z0-9]{1,32}$")]
 
+MAX_LOG_LINES = 500
+LogLine = Annotated[str, msgspec.Meta(max_length=500)]
+
 MAX_BATCH = 64
 """Messages of one signed batch."""
 
@@ -179,6 +182,20 @@ class CaptureOrder(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: Moment
 
 
+class LogOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Request for the last lines of the agent's log; the device's own settings may forbid it.
+
+    Attributes:
+        request: Id of the request.
+        lines: Lines, at most.
+        expires_at: After this time the device sends no line.
+    """
+
+    request: Token
+    lines: Annotated[int, msgspec.Meta(ge=1, le=MAX_LOG_LINES)]
+    expires_at: Moment
+
+
 class Desired(Message, frozen=True, kw_only=True):
     """Controller to device: all models that it shall run.
 
@@ -188,11 +205,13 @@ class Desired(Message, frozen=True, kw_only=True):
         sequence: Grows with every change; the device says in its report which one it heard last.
         models: By name: what to do with it.
         captures: By model: request for samples. A request that is not named any more has ended.
+        log: Request for log lines; None once the fleet has the lines.
     """
 
     sequence: int
     models: dict[str, ModelOrder]
     captures: dict[str, CaptureOrder] = {}
+    log: LogOrder | None = None
 
 
 class ProviderFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -801,6 +820,20 @@ class Taken(Message, frozen=True, kw_only=True):
 
     pieces: dict[Digest, Count] = {}
     refused: dict[Digest, Word] = {}
+
+
+class LogLines(Message, frozen=True, kw_only=True):
+    """Device to controller: the last lines of the agent's log, without secrets.
+
+    Attributes:
+        request: The request that asked for the lines.
+        because: Reason for a refusal; "" without a refusal.
+        lines: The lines, the newest last.
+    """
+
+    request: Token
+    because: Word = ""
+    lines: Annotated[tuple[LogLine, ...], msgspec.Meta(max_length=MAX_LOG_LINES)] = ()
 
 
 M = TypeVar("M", bound=Message)

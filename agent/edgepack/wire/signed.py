@@ -35,7 +35,7 @@ from edgepack.wire.messages import (
 )
 from edgepack.wire.topics import UpKind
 
-SIGNED_KINDS: frozenset[UpKind] = frozenset({"reported", "event", "telemetry", "sample"})
+SIGNED_KINDS: frozenset[UpKind] = frozenset({"reported", "event", "telemetry", "sample", "log"})
 """Kinds that the controller accepts in signed batches only. A need changes nothing that is stored:
 it has the depot send chunks, which whoever writes to the broker can withhold or repeat anyway."""
 _CONTEXT = b"edgepack up 1\n"

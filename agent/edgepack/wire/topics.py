@@ -10,8 +10,8 @@ from typing import Literal
 PREFIX = "ep/1"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
-UpKind = Literal["reported", "need", "telemetry", "event", "sample"]
-UP_KINDS: tuple[UpKind, ...] = ("reported", "need", "telemetry", "event", "sample")
+UpKind = Literal["reported", "need", "telemetry", "event", "sample", "log"]
+UP_KINDS: tuple[UpKind, ...] = ("reported", "need", "telemetry", "event", "sample", "log")
 
 DEVICE, FILE, METADATA = "{device}", "{sha256}", "{metadata}"
 """In the topics of a route (`edgepack.wire.router`) these stand for any device, any file of a

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from edgepack.fleet.documents.fleet import EventView, FleetInfo
     from edgepack.fleet.documents.gates import Finding, GateView
     from edgepack.fleet.documents.latency import LatencyPart, LatencyReport
+    from edgepack.fleet.documents.logs import LogView
     from edgepack.fleet.documents.previews import (
         PreviewPart,
         RollbackPart,
@@ -69,6 +70,7 @@ _MODULES = {
     "LatencyPart": "edgepack.fleet.documents.latency",
     "LatencyReport": "edgepack.fleet.documents.latency",
     "LatencyView": "edgepack.fleet.documents.rollouts",
+    "LogView": "edgepack.fleet.documents.logs",
     "LoginLink": "edgepack.fleet.documents.access",
     "ModelView": "edgepack.fleet.documents.devices",
     "NewToken": "edgepack.fleet.documents.access",
@@ -112,6 +114,7 @@ __all__ = [
     "LatencyPart",
     "LatencyReport",
     "LatencyView",
+    "LogView",
     "LoginLink",
     "ModelView",
     "NewToken",

@@ -23,6 +23,7 @@ from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.enrolment.certificates import read_certificate
 from tests.integration.fleet.conftest import FleetProcess, edgepack
+from tests.integration.fleet.dashboard import Visitor
 from tests.integration.fleet.test_removal import gets_in
 from tests.simulators import warm_programs, web_ways
 from tests.simulators.certificates import issue, make_authority, sign_until
@@ -123,6 +124,20 @@ def test_a_device_makes_its_key_itself_and_its_token_is_good_once(
     assert shown.certificate_pem == (etc / "device.crt").read_text()
     with running_agent(etc / "agent.toml"):
         tls_fleet.wait_until(lambda: is_online(tls_fleet), "the device reports")
+        said = edgepack(tls_fleet, "fleet", "devices", "log", "cam-1", "--wait", "5m")
+        assert said.returncode == 0, said.stderr
+        assert " INFO connected to " in said.stdout
+        assert "***" not in said.stdout
+    with (etc / "agent.toml").open("a") as settings:
+        settings.write("\n[logs]\nsend = false\n")
+    with running_agent(etc / "agent.toml"):
+        said = edgepack(tls_fleet, "fleet", "devices", "log", "cam-1", "--wait", "5m")
+        assert said.returncode == 1
+        assert "the device refused: the device's settings do not allow" in said.stdout
+    visitor = Visitor(tls_fleet.url).log_in((tls_fleet.data / "token").read_text())
+    page = visitor.get("/devices/cam-1").text
+    assert "The device refused: the device&#39;s settings do not allow log lines" in page
+    assert 'action="/devices/cam-1/log"' in page
     log = (tls_fleet.data.parent / "serve.log").read_text()
     assert read_package(package).token not in log
 

@@ -15,6 +15,7 @@ import msgspec
 from edgepack.agent.broker.connection import Connection
 from edgepack.agent.broker.inbox import Inbox
 from edgepack.agent.broker.link import BrokerLink
+from edgepack.agent.broker.logs import RecentLog
 from edgepack.agent.broker.samples import capture_settings
 from edgepack.agent.broker.signing import make_signer
 from edgepack.agent.cli.reloading import read_again
@@ -125,6 +126,7 @@ def run_daemon(
 
     connection = Connection(config, broker, inbox, boot=boot, signer=signer, rng=random.Random())
     orders = LocalOrders(Path(config.state_dir), inbox.wake)
+    logging.getLogger().addHandler(recent_log := RecentLog())
     installer = make_agent_installer(
         path,
         is_connected=lambda: connection.is_connected,
@@ -153,6 +155,7 @@ def run_daemon(
         manager=manager,
         read_again=reload,
         local_orders=orders,
+        recent_log=recent_log.last,
     )
     fetcher = make_fetcher(config, inbox, trust)
     handle_signals(stop, agent.reload, inbox, end_strays)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox, Item
 from edgepack.agent.broker.link import Publisher
+from edgepack.agent.broker.logs import LogSender
 from edgepack.agent.broker.report import Recent, failing_releases, make_report, report_due_s
 from edgepack.agent.broker.samples import LOOK_S, SampleUploader
 from edgepack.agent.broker.silence import SilenceWatch
@@ -96,6 +97,7 @@ class Agent:
         read_again: Returns the settings in effect after a reload, with the accepted signers; None
             to keep all. Without the function nothing is reloaded.
         local_orders: Orders of commands on this device; None takes none.
+        recent_log: Returns that many of the last lines of the log, without secrets.
         clock: The time.
     """
 
@@ -115,6 +117,7 @@ class Agent:
         manager: ServiceManager | None = None,
         read_again: Callable[[AgentConfig], tuple[AgentConfig, TrustPolicy] | None] | None = None,
         local_orders: LocalOrders | None = None,
+        recent_log: Callable[[int], tuple[str, ...]] = lambda _: (),
         clock: Clock | None = None,
     ) -> None:
         self._config = config
@@ -163,6 +166,9 @@ class Agent:
         self._samples = SampleUploader(
             config, wall=self._clock.wall, monotonic=self._clock.monotonic
         )
+        self._log = LogSender(
+            config, recent_log, wall=self._clock.wall, monotonic=self._clock.monotonic
+        )
         self._reported_captures: Mapping[str, CaptureReport] = {}
         self._models = make_models(self._report)
         self.dropped: Counter[str] = Counter()
@@ -210,6 +216,7 @@ class Agent:
                 self._config, trust = found
                 self._models.apply(self._config, trust)
                 self._samples.apply(self._config)
+                self._log.apply(self._config)
                 self._is_news = True
         finally:
             self._manager.report(self._status())
@@ -230,6 +237,7 @@ class Agent:
             self._local_orders.turn(self._models)
         wait_s = self._models.advance()
         self._send_samples()
+        self._send_log()
         now = self._clock.monotonic()
         self._report_when_due(now)
         if self._publisher.is_connected and (finding := self._silence.finding(now)):
@@ -371,6 +379,12 @@ class Agent:
             self._reported_captures = self._samples.reports
             self._report()
 
+    def _send_log(self) -> None:
+        """Send requested lines of the log."""
+        is_heard = self._publisher.is_connected and self._publisher.has_session
+        if is_heard and (answer := self._log.turn()) is not None:
+            self._publisher.publish("log", answer)
+
     def _judge(self) -> None:
         """Verify received metadata and orders, then apply new orders."""
         if self._trust is None:
@@ -401,6 +415,7 @@ class Agent:
         try:
             self._heard_sequence = desired.sequence
             heard = self._models.take(desired, refusals)
+            self._log.take(desired.log, is_signed=self._trust is not None)
             self._samples.take(desired.captures, is_signed=self._trust is not None)
         except OSError as error:
             # Tried again here; the controller, too, answers a report with this sequence.

@@ -13,6 +13,7 @@ AT_ONCE = (
     "hooks.folder",
     "hooks.timeout_s",
     "limits",
+    "logs",
     "probe",
     "providers",
     "shadow",

@@ -12,6 +12,7 @@ from edgepack.fleet.documents.devices import (
     GroupView,
     RemovedDevice,
 )
+from edgepack.fleet.documents.logs import LogRequest, LogView
 from edgepack.text import natural_order
 
 
@@ -78,6 +79,47 @@ class DeviceMethods:
             ```
         """
         return self._connection.get(f"/v1/devices/{quote(device, safe='')}", DeviceDetails)
+
+    def request_log(self, device: str, *, lines: int = 200, valid_s: float = 3600.0) -> LogView:
+        """Ask a device for the last lines of its agent's log; its own settings may forbid that.
+
+        Args:
+            device: Its id.
+            lines: Lines, at most.
+            valid_s: Seconds after which the device sends no line.
+
+        Returns:
+            The request, which `device_log` shows with the lines once the device has sent them.
+
+        Raises:
+            FleetError: No device of that id is enrolled, or the token is not an operator's.
+
+        Example:
+            ```python
+            print(fleet.request_log("cam-7", lines=50).state)
+            ```
+        """
+        path = f"/v1/devices/{quote(device, safe='')}/log"
+        return self._connection.post(path, LogView, LogRequest(lines=lines, valid_s=valid_s))
+
+    def device_log(self, device: str) -> LogView:
+        """Return the log lines of a device, by the last request.
+
+        Args:
+            device: Its id.
+
+        Returns:
+            The state of the request, and the lines.
+
+        Raises:
+            FleetError: No device of that id is enrolled, or the token is not an operator's.
+
+        Example:
+            ```python
+            print(*fleet.device_log("cam-7").lines, sep="\n")
+            ```
+        """
+        return self._connection.get(f"/v1/devices/{quote(device, safe='')}/log", LogView)
 
     def move_devices(self, devices: Sequence[str], group: str) -> tuple[DeviceView, ...]:
         """Move devices to another group.

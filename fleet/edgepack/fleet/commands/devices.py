@@ -1,19 +1,25 @@
 """The commands `edgepack fleet devices …`."""
 
+import sys
 import time
 from pathlib import Path
 
 import click
 
+from edgepack.fleet.client.connection import ask_patiently
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
 from edgepack.fleet.commands.completion import device_names, group_names
-from edgepack.fleet.commands.options import asks, read_labels
+from edgepack.fleet.commands.options import Duration, asks, read_labels
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.commands.show_device import device_panel
 from edgepack.fleet.documents.devices import RemovedDevice
+from edgepack.fleet.documents.logs import LogView
 from edgepack.fleet.documents.wording import labels_line
-from edgepack.text import counted
+from edgepack.text import counted, printable_lines
+from edgepack.wire.messages import MAX_LOG_LINES
+
+_LOOK_S = 0.5
 
 
 @click.group(invoke_without_command=True)
@@ -57,6 +63,60 @@ def show_one(device: str, data: Path, url: str, as_json: bool) -> None:
     """
     found = FleetClient(url, data=data).device(device)
     print_result(found, as_json, lambda shown: device_panel(shown, time.time()))
+
+
+@devices.command("log")
+@click.argument("device", shell_complete=device_names)
+@click.option(
+    "--lines",
+    type=click.IntRange(1, MAX_LOG_LINES),
+    default=200,
+    show_default=True,
+    help="Lines, at most.",
+)
+@click.option(
+    "--wait",
+    type=Duration(),
+    default="1m",
+    show_default=True,
+    help="Wait so long at most for the device; exit code 1 if no line came.",
+)
+@click.option("--last", is_flag=True, help="Show the lines of the last request, and ask nothing.")
+@asks
+def show_log(
+    device: str, lines: int, wait: float, last: bool, data: Path, url: str, as_json: bool
+) -> None:
+    """Show the last lines of the log of a device's agent.
+
+    The device removes secrets. Its own settings may forbid the request ([logs] send). A device that
+    is away answers within an hour: --last shows the answer.
+
+    \b
+    Example:
+      edgepack fleet devices log cam-7
+      edgepack fleet devices log cam-7 --lines 50 --wait 5m
+      edgepack fleet devices log cam-7 --last
+    """
+    client = FleetClient(url, data=data)
+    found = client.device_log(device) if last else client.request_log(device, lines=lines)
+    until = time.monotonic() + wait
+    while not last and found.state == "ASKED" and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+        found = ask_patiently(lambda: client.device_log(device))
+    print_result(found, as_json, _log_lines)
+    if found.state != "RECEIVED":
+        sys.exit(1)
+
+
+def _log_lines(found: LogView) -> str:
+    reasons = {
+        "NONE": "no request was made: edgepack fleet devices log DEVICE makes one",
+        "ASKED": "the device has not answered yet: look again with --last",
+        "EXPIRED": "the device did not answer in time",
+        "REFUSED": f"the device refused: {found.because}",
+        "RECEIVED": "the log of the agent has no line",
+    }
+    return printable_lines(found.lines or (reasons[found.state],))
 
 
 @devices.command()

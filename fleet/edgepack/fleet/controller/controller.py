@@ -25,7 +25,15 @@ from edgepack.fleet.controller.lead import Lead, SingleController
 from edgepack.fleet.controller.metadata import MetadataKeeper
 from edgepack.fleet.controller.renewals import Renewals
 from edgepack.fleet.controller.verification import RefusalError, Verifier
-from edgepack.fleet.database import audit, devices, latency, records, samples, unsent
+from edgepack.fleet.database import (
+    audit,
+    device_logs,
+    devices,
+    latency,
+    records,
+    samples,
+    unsent,
+)
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.lease import LeadLostError
 from edgepack.fleet.database.measures import VALUE_S
@@ -246,6 +254,7 @@ class Controller:
                 latency.forget_old(session, now)
                 audit.forget_old(session, now)
                 samples.forget_old(session, now)
+                device_logs.forget_old(session, now)
         self._is_rolling, self._has_moved = running > 0, bool(publications)
         self._publish(publications)
         # 3.

@@ -15,7 +15,15 @@ from sqlalchemy.orm import Session
 from edgepack.errors import FleetError, TransferError
 from edgepack.fleet.controller.inbox import Incoming
 from edgepack.fleet.controller.verification import OverQuotaError, Seals, StaleError, Verifier
-from edgepack.fleet.database import devices, latency, measurements, records, samples, standing
+from edgepack.fleet.database import (
+    device_logs,
+    devices,
+    latency,
+    measurements,
+    records,
+    samples,
+    standing,
+)
 from edgepack.fleet.database.devices import Presence, Publication
 from edgepack.fleet.database.enrolment import enroll
 from edgepack.fleet.database.schema import DeviceRow
@@ -47,6 +55,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         events, telemetry: Events and telemetry, each with its device.
         needs: Needs of devices, each with its message.
         pieces: Pieces of samples, each with its device.
+        logs: Log lines, each with its device.
         samples_taken: Answers to devices that sent pieces, by id.
         trusting: Metadata versions that devices with a root trust, by id.
         renewing: Certificate requests of devices whose certificates expire soon, by id.
@@ -68,6 +77,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     telemetry: list[tuple[str, messages.Telemetry]] = []
     needs: list[tuple[Incoming, messages.Need]] = []
     pieces: list[tuple[str, messages.Piece]] = []
+    logs: list[tuple[str, messages.LogLines]] = []
     samples_taken: dict[str, messages.Taken] = {}
     trusting: dict[str, messages.Trusted] = {}
     renewing: dict[str, messages.Renewal] = {}
@@ -194,7 +204,7 @@ class Intake:
 def finish(batch: Batch) -> bool:
     """Write the batch, and find the devices to answer.
 
-    1. Reports, events, telemetry and samples are written.
+    1. Reports, events, telemetry, samples and log lines are written.
     2. Rollouts learn of the reports.
     3. A device that reported for the first time joins: now its facts are known, which a rollout
        may be for.
@@ -213,6 +223,7 @@ def finish(batch: Batch) -> bool:
     batch.added.extend(taken)
     batch.seals.keep(batch.session)
     batch.samples_taken.update(samples.add_pieces(batch.session, batch.pieces, batch.now))
+    batch.publications.extend(device_logs.add(batch.session, batch.logs, batch.now))
     # 2.
     moved = execution.note_reports(batch.session, batch.heard, batch.now)
     if names := batch.first | batch.unanswered | moved.passed:
@@ -281,9 +292,15 @@ def _take_piece(batch: Batch, presence: Presence, content: bytes) -> bool:
     return True
 
 
+def _take_log(batch: Batch, presence: Presence, content: bytes) -> bool:
+    batch.logs.append((presence.id, messages.decode(content, messages.LogLines)))
+    return True
+
+
 HANDLERS: dict[UpKind, Handler] = {
     "reported": _take_report,
     "telemetry": _take_telemetry,
     "event": _take_event,
     "sample": _take_piece,
+    "log": _take_log,
 }

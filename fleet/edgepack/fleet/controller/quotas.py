@@ -34,6 +34,8 @@ QUOTAS: dict[UpKind, Quota] = {
     "event": Quota(500, 0.1),
     # A device has 16 pieces on their way; the default quota of a day has 512.
     "sample": Quota(1000, 20),
+    # An answer a request, repeated each 30 s at most.
+    "log": Quota(20, 0.1),
 }
 
 WILLS = Quota(60, 0.2)

@@ -14,8 +14,9 @@
    Events and telemetry of the earlier session are true, and each counts once.
 5. Its messages have numbers above those of the batch before, and not by more than `MAX_STEP`.
    Changes follow the last accepted report directly. Of telemetry, windows that came before are left
-   out, and the device hears which windows the fleet has. Pieces of samples have no numbers: a
-   sample is known by its digest, and a repeated piece changes nothing.
+   out, and the device hears which windows the fleet has. Pieces of samples and log lines
+   have no numbers: a sample is known by its digest, log lines by their request, and a repeated
+   message changes nothing.
 6. A device counts at most as many inferences as can have run since its last telemetry, or in a day
    if that is longer.
 
@@ -51,7 +52,10 @@ from edgepack.wire.messages import (
     encode,
 )
 from edgepack.wire.signed import Signed, is_signed_by, read_batch
+from edgepack.wire.topics import UpKind
 
+UNNUMBERED: frozenset[UpKind] = frozenset({"sample", "log"})
+"""Kinds of messages of which a repetition changes nothing."""
 MAX_PER_S = 1_000_000
 """Inferences a second that a device can count: one takes ONNX Runtime 5 us and more, and a device
 has some processors."""
@@ -235,7 +239,7 @@ class Seals:
             return ()
         if (batch.boot, batch.session) != (presence.boot, presence.session):
             is_next = hmac.compare_digest(batch.session.encode(), self._word(presence, batch))
-            if not is_next or message.kind in ("telemetry", "sample"):
+            if not is_next or message.kind in ("telemetry", *UNNUMBERED):
                 self._offer_session(presence, batch)
                 raise RefusalError("of another session", "an old one, or the session has ended")
             presence.boot, presence.session = batch.boot, batch.session
@@ -250,7 +254,7 @@ class Seals:
         try:
             if message.kind == "telemetry":
                 return self._number_telemetry(presence, batch)
-            if message.kind != "sample":
+            if message.kind not in UNNUMBERED:
                 self._number(presence, message, batch)
         except RefusalError:
             self._offer_session(presence, batch)

@@ -1,6 +1,7 @@
-"""Actions on rollouts: first a preview, then a form that runs the action."""
+"""Actions on rollouts, first with a preview, and the request for a device's log."""
 
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from starlette.responses import RedirectResponse, Response
@@ -10,6 +11,7 @@ from edgepack.fleet.dashboard import start_form
 from edgepack.fleet.dashboard.guard import Visit
 from edgepack.fleet.dashboard.render import link, page
 from edgepack.fleet.dashboard.start_form import fill_in, read_selector, read_settings
+from edgepack.fleet.documents.logs import LogRequest
 from edgepack.fleet.documents.rollouts import (
     RollbackRequest,
     RolloutRequest,
@@ -24,7 +26,7 @@ _ROLLBACK_WAVES = "1,100%"
 
 
 class Acts:
-    """Starts, pauses, resumes, aborts and takes back."""
+    """Starts, pauses, resumes, aborts and rolls back rollouts; asks for logs."""
 
     def __init__(self, queries: FleetQueries) -> None:
         self._queries = queries
@@ -74,6 +76,12 @@ class Acts:
         except EdgepackError as error:
             return self._act_page(visit, error)
         return _to(self._queries.rollout(name))
+
+    def request_log(self, visit: Visit) -> Response:
+        """Ask a device for its log."""
+        device = visit.path("device")
+        self._acting(visit).request_log(device, LogRequest())
+        return RedirectResponse(link(f"/devices/{quote(device, safe='')}") + "#log", 303)
 
     def _acting(self, visit: Visit) -> Fleet:
         """Return the fleet with the actor of the request."""

@@ -68,6 +68,9 @@ class DevicePages:
             "events": events,
             "older": events[-1].id if len(events) == PAGE else 0,
             "latency": self._latency(device),
+            "log": self._queries.fleet.device_log(device.device)
+            if visit.actor.may("operator")
+            else None,
             "entries": self._queries.audit(device=device.device, limit=PAGE),
         }
 

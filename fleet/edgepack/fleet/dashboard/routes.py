@@ -80,6 +80,7 @@ def dashboard_routes(
         shown("/", "overview", devices.overview, "fleet"),
         shown("/devices", "devices", devices.list, "devices"),
         shown("/devices/{device}", "device", devices.one, "devices"),
+        done("/devices/{device}/log", acts.request_log, "POST"),
         shown("/rollouts", "rollouts", rollouts.list, "rollouts"),
         done("/rollouts/new", acts.ask_start, "GET"),
         done("/rollouts/new", acts.start, "POST"),

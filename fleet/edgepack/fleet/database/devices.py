@@ -17,6 +17,7 @@ from edgepack.wire.messages import (
     Active,
     CaptureOrder,
     Desired,
+    LogOrder,
     ModelOrder,
     Reported,
     decode,
@@ -191,6 +192,13 @@ def ask_for_samples(row: DeviceRow, name: str, order: CaptureOrder, now: float) 
     return _publish(row, next_sequence(row), before.models, asked, now)
 
 
+def ask_for_log(row: DeviceRow, order: LogOrder | None, now: float) -> Publication:
+    """Request log lines; None ends the request."""
+    before = wanted(row) or Desired(sequence=0, models={})
+    asked = msgspec.structs.replace(before, log=order)
+    return _publish(row, next_sequence(row), before.models, asked, now)
+
+
 def tell_again(row: DeviceRow, models: Mapping[str, ModelOrder], now: float) -> Publication:
     """State all that is wanted of a device once more, as the newest word."""
     sequence = max((next_sequence(row), *(order.sequence for order in models.values())))
@@ -204,12 +212,14 @@ def _publish(
     before: Desired | None,
     now: float,
 ) -> Publication:
-    """Return the order with these models, and with the requests for samples that still hold."""
+    """Return the order with these models, and with the requests that still hold."""
     captures = before.captures.items() if before else ()
+    log = before.log if before else None
     desired = Desired(
         sequence=sequence,
         models=dict(models),
         captures={name: order for name, order in captures if order.expires_at > now},
+        log=log if log is not None and log.expires_at > now else None,
     )
     payload = encode(desired)
     row.desired = payload.decode()

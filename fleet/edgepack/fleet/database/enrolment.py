@@ -12,6 +12,7 @@ from edgepack.fleet.data_folder import CONTROLLER
 from edgepack.fleet.database import (
     assignments,
     audit,
+    device_logs,
     measurements,
     records,
     standing,
@@ -142,6 +143,7 @@ def remove(session: Session, rows: Sequence[DeviceRow], now: float) -> tuple[Pub
     measurements.remove(session, names)
     standing.forget_models(session, names)
     telemetry_sequences.remove(session, names)
+    device_logs.remove(session, names)
     for row in rows:
         session.delete(row)
         event = Event(at=now, kind="enrolment", bundle="", because="removed by a person")

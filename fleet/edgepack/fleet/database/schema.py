@@ -597,6 +597,24 @@ class SamplePieceRow(Base):
     content: Mapped[bytes] = mapped_column(LargeBinary)
 
 
+class DeviceLogRow(Base):
+    """The last request for a device's log lines, with the answer; on the wire its id is `l` and the
+    number.
+
+    `received_at` is 0 before the answer.
+    """
+
+    __tablename__ = "device_logs"
+    device: Mapped[str] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(LONG)
+    wanted: Mapped[int]
+    asked_at: Mapped[float]
+    expires_at: Mapped[float]
+    received_at: Mapped[float]
+    because: Mapped[str]
+    lines: Mapped[tuple[str, ...]] = mapped_column(Encoded(tuple[str, ...]))
+
+
 class LeaseRow(Base):
     """Lease of the leader among the controllers that share the database: see `lease.py`.
 

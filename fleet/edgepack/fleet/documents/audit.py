@@ -38,6 +38,7 @@ Action = Literal[
     "webhook.add",
     "webhook.remove",
     "samples.request",
+    "logs.request",
     "samples.remove",
     "database.restored",
 ]

@@ -8,6 +8,7 @@ from edgepack.errors import FleetError
 from edgepack.fleet.database import (
     audit,
     certificates,
+    device_logs,
     devices,
     enrolment,
     inventory,
@@ -28,6 +29,7 @@ from edgepack.fleet.documents.devices import (
     RevocationRequest,
     Revocations,
 )
+from edgepack.fleet.documents.logs import LogRequest, LogView
 from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.enrolment.certificates import read_certificate
 from edgepack.fleet.identity.issue import (
@@ -137,6 +139,30 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
         with self.store.reading() as session:
             found = inventory.show_device(session, device)
         return msgspec.structs.replace(found, dropped=self.inbox.quotas.dropped(device))
+
+    def request_log(self, device: str, request: LogRequest) -> LogView:
+        """Ask a device for the last lines of its agent's log.
+
+        Raises:
+            FleetError: No device of that id is enrolled.
+        """
+        now = self.store.now()
+        with self.store.transaction(self.by) as session:
+            (row,) = devices.find_devices(session, (device,))
+            unsent.add(session, (device_logs.begin(session, row, request, now),))
+            view = device_logs.show(session, device, now)
+        self.inbox.wake()
+        return view
+
+    def device_log(self, device: str) -> LogView:
+        """Return the log lines of a device, by the last request.
+
+        Raises:
+            FleetError: No device of that id is enrolled.
+        """
+        with self.store.reading() as session:
+            devices.find_devices(session, (device,))
+            return device_logs.show(session, device, self.store.now())
 
     def enroll(self, request: EnrollRequest) -> Enrollment:
         """Enrol a device and return its setup.

@@ -22,6 +22,7 @@ from edgepack.fleet.documents.devices import (
     RevocationRequest,
 )
 from edgepack.fleet.documents.latency import LatencyQuestion
+from edgepack.fleet.documents.logs import LogRequest
 from edgepack.fleet.documents.previews import PreviewRequest
 from edgepack.fleet.documents.releases import SignedMetadata
 from edgepack.fleet.documents.rollouts import RollbackRequest, RolloutRequest
@@ -113,6 +114,21 @@ OF_FLEET = (
         role="admin",
     ),
     Operation("GET", "/v1/devices/{device}", "One device in full.", Fleet.device),
+    Operation(
+        "POST",
+        "/v1/devices/{device}/log",
+        "Asks a device for the last lines of its agent's log.",
+        Fleet.request_log,
+        LogRequest,
+        role="operator",
+    ),
+    Operation(
+        "GET",
+        "/v1/devices/{device}/log",
+        "The log lines of a device, by the last request.",
+        Fleet.device_log,
+        role="operator",
+    ),
     Operation("GET", "/v1/groups", "All groups.", Fleet.groups),
     Operation("GET", "/v1/revocations", "The list of revoked certificates.", Fleet.revocations),
     Operation(
