@@ -7,10 +7,9 @@ import numpy as np
 import onnx
 import pytest
 
-from edgepack.errors import BuildError
+from edgepack.errors import BuildError, EdgepackError
 from edgepack.packager.progress import silent
 from edgepack.packager.samples.files import OpenedSamples
-from edgepack.packager.samples.prompts import ChatTemplate, read_prompts
 from edgepack.packager.samples.texts import open_texts
 from edgepack.packager.source.model import load_source
 from tests.unit.packager_decoders.drawn_decoder import WORDS, draw_decoder
@@ -64,8 +63,12 @@ def test_messages_go_through_the_template_of_the_folder(folder: Path) -> None:
         ('{"prompt": 3, "answer": "w1"}', "Expected `str"),
         ('{"prompt": "w1"}', "`answer`"),
         ('{"answer": "w1"}', "either 'prompt' or 'messages'"),
-        ('{"prompt": "w1", "messages": [], "answer": "w1"}', "either 'prompt' or 'messages'"),
-        ('{"messages": [], "answer": "w1"}', "prompt is empty"),
+        ('{"messages": [], "answer": "w1"}', "either 'prompt' or 'messages'"),
+        (
+            '{"prompt": "w1", "messages": [{"role": "user", "content": "w1"}], "answer": "w1"}',
+            "either 'prompt' or 'messages'",
+        ),
+        ('{"messages": [{"role": "user"}], "answer": "w1"}', "`content`"),
         ('{"prompt": "w1", "answer": ""}', "answer is empty"),
         ('{"prompt": "w1", "answer": "  "}', "answer has no tokens"),
         (
@@ -102,31 +105,39 @@ def test_what_is_missing_in_the_folder_is_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("template", "problem"),
     [
-        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "2 s"),
-        ("{{ 'a' * 10 ** 11 }}", "MB of memory|MemoryError"),
-        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "SecurityError"),
-        ("{% include '/etc/passwd' %}", "fails: "),
-        ("{{ messages.append(1) }}", "SecurityError"),
-        ("{% if %}", "TemplateSyntaxError"),
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            "line 1",
+        ),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "line 1"),
+        ("{% include '/etc/passwd' %}", "chat template"),
+        ("{% if %}", "chat template cannot be read"),
         ("{{ raise_exception('only users') }}", "only users"),
     ],
 )
 def test_a_template_that_loops_or_reads_files_is_rejected(
-    tmp_path: Path, template: str, problem: str
+    folder: Path, template: str, problem: str
 ) -> None:
-    path = tmp_path / "prompts.jsonl"
-    path.write_text('{"messages": [{"role": "user", "content": "x"}], "answer": "y"}')
-    with pytest.raises(BuildError, match=problem):
-        read_prompts(path, ChatTemplate(source=template, found_in="folder"), template_s=2.0)
+    (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(EdgepackError, match=problem):
+        _open(folder, {"messages": [{"role": "user", "content": "w7"}], "answer": "w4"})
 
 
-def test_an_empty_or_missing_file_is_rejected(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.jsonl"
-    with pytest.raises(BuildError, match="No such file"):
-        read_prompts(path, None)
-    path.write_text("\n \n")
+def test_an_empty_or_missing_file_is_rejected(folder: Path) -> None:
     with pytest.raises(BuildError, match="has 0 lines"):
-        read_prompts(path, None)
+        _open(folder, "", " ")
+    with pytest.raises(BuildError, match="No such file"):
+        open_texts(str(folder / "no.jsonl"), load_source(folder / "model.onnx"), silent)
+
+
+def test_padding_and_truncation_of_a_tokenizer_do_not_count(folder: Path) -> None:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_padding(length=7)
+    tokenizer.enable_truncation(2)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    assert _open(folder, _GOOD).samples.read(0)["input_ids"].tolist() == [[1, 2, 3, 4, 5]]
 
 
 def test_a_model_with_other_inputs_is_rejected(folder: Path) -> None:

@@ -34,7 +34,11 @@ from edgepack.packager.bundling.prepared_variant import PreparedVariants
 from edgepack.packager.bundling.rehearse import rehearse
 from edgepack.packager.config.inputs import described_inputs
 from edgepack.packager.pipeline.build_record import compose_record
-from edgepack.packager.pipeline.build_samples import OpenedBuild, open_build_samples
+from edgepack.packager.pipeline.build_samples import (
+    BuildSamples,
+    OpenedBuild,
+    open_build_samples,
+)
 from edgepack.packager.pipeline.check_request import CheckedRequest, check_request
 from edgepack.packager.pipeline.open_model import add_folder_facts, open_model, wanted_inputs
 from edgepack.packager.pipeline.refusal import TimeEndedError
@@ -234,7 +238,7 @@ def _make_parts(opened: OpenedBuild, prepared: PreparedVariants) -> BundleParts:
                 ),
             ),
             reference=samples.reference,
-            generation=_generation(opened.source.texts),
+            generation=_generation(opened.source.texts, samples),
         ),
         variants=prepared.variants,
         golden=samples.golden,
@@ -245,11 +249,12 @@ def _make_parts(opened: OpenedBuild, prepared: PreparedVariants) -> BundleParts:
     )
 
 
-def _generation(texts: TextSource | None) -> Generation | None:
+def _generation(texts: TextSource | None, samples: BuildSamples) -> Generation | None:
     if texts is None:
         return None
     return Generation(
         context=texts.context,
         vocabulary=texts.vocabulary,
         cache_bytes_per_token=texts.cache_bytes_per_token,
+        prompts=len(samples.golden.inputs) if samples.split.held_out.are_texts else 0,
     )

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from edgepack.agent.generation.template import SETTINGS_FILE, TEMPLATE_FILE, ChatTemplate
 from edgepack.decoding import decode_json
-from edgepack.errors import BuildError
+from edgepack.errors import BuildError, located
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.samples.files import FEW_SAMPLES, OpenedSamples
 from edgepack.packager.samples.prompts import (
     SUFFIX,
-    ChatTemplate,
     Prompt,
     read_prompts,
     refusal_of_line,
@@ -33,7 +33,7 @@ from edgepack.text import counted
 
 TOKENIZER = "tokenizer.json"
 _MOST_FILE_BYTES = 128_000_000
-_MOST_TEMPLATE_BYTES = 1_000_000
+_MOST_TEMPLATE_BYTES = 8_000_000
 _MOST_HEAD_SIZE = 4096
 _MOST_SCORE_BYTES = 256_000_000
 """Scores of the float model, in memory: of 100 texts, 20 tokens of a vocabulary of 32,000."""
@@ -122,6 +122,8 @@ class _Texts:
         self._specs = source.inputs
         named = [spec for spec in self._specs if spec.dtype in ("int64", "int32")]
         tokens = [spec for spec in named if _TOKENS.match(spec.name)]
+        if source.texts is not None:
+            tokens = [spec for spec in named if spec.name == source.texts.tokens]
         if len(tokens) != 1:
             raise BuildError(
                 f"prompts need one input of tokens, and the model has {len(tokens)} whose name "
@@ -137,10 +139,12 @@ class _Texts:
             self._value(spec, np.zeros(2, np.int64))  # names what prompts do not fill
         rows = [spec.shape[-1] for spec in source.outputs if len(spec.shape) == 3]
         known = [size for size in rows if isinstance(size, int)]
+        if source.texts is not None:
+            known.append(source.texts.vocabulary)
         if self._tokens.lookup is not None:
             known.append(self._tokens.lookup.rows)
         self._vocabulary = min(known, default=0)
-        self._context = _read_context(folder)
+        self._context = source.texts.context if source.texts else _read_context(folder)
 
     @property
     def tokens(self) -> str:
@@ -232,13 +236,16 @@ def _open_tokenizer(folder: Path, prompts: Path) -> Any:
         ) from error
     content = _read(path, _MOST_FILE_BYTES)
     try:
-        return Tokenizer.from_buffer(content)
+        tokenizer = Tokenizer.from_buffer(content)
     except Exception as error:  # the package raises Exception itself
         raise BuildError(
             f"{TOKENIZER} cannot be read: {error}",
             found_in=str(path),
             remedy="save it again with the model's own tokenizer",
         ) from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
 
 
 def _read(path: Path, most: int) -> bytes:
@@ -287,26 +294,12 @@ def _part(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return part if isinstance(part, dict) else {}
 
 
-def _read_template(folder: Path) -> ChatTemplate | None:
-    """Return the chat template of a model's folder: a file of its own, or in the tokenizer's
-    settings.
-    """
-    settings = _read_object(folder / "tokenizer_config.json")
-    tokens = {}
-    for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
-        token = settings.get(name)
-        content = token.get("content") if isinstance(token, dict) else token
-        if isinstance(content, str):
-            tokens[name] = content
-    path = folder / "chat_template.jinja"
-    if path.is_file():
-        source = _read(path, _MOST_TEMPLATE_BYTES).decode(errors="replace")
-        return ChatTemplate(source=source, found_in=str(path), tokens=tokens)
-    stated = settings.get("chat_template")
-    if isinstance(stated, list):  # several, each with a name
-        named = {one.get("name"): one.get("template") for one in stated if isinstance(one, dict)}
-        stated = named.get("default")
-    if not isinstance(stated, str):
-        return None
-    where = f"{folder / 'tokenizer_config.json'}, chat_template"
-    return ChatTemplate(source=stated, found_in=where, tokens=tokens)
+def _read_template(folder: Path) -> ChatTemplate:
+    """Return the chat template of a model's folder."""
+    files = {
+        name: _read(folder / name, _MOST_TEMPLATE_BYTES)
+        for name in (TEMPLATE_FILE, SETTINGS_FILE)
+        if (folder / name).is_file()
+    }
+    with located(str(folder)):
+        return ChatTemplate(files)
