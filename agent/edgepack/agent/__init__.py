@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edgepack.agent.serving.bound import BoundCall
     from edgepack.agent.serving.model import Model, open_model
     from edgepack.agent.serving.model_session import ModelSession
-    from edgepack.agent.serving.text_generation import GeneratedText, Generation
+    from edgepack.agent.serving.text_pieces import GeneratedText, Generation
     from edgepack.errors import BundleError, DeviceError, EdgepackError, PictureError
     from edgepack.pictures.results import Answer, Box, Label
     from edgepack.tasks.description import ModelDescription
@@ -57,8 +57,8 @@ _MODULES = {
     "Choice": "edgepack.wire.messages",
     "DeviceError": "edgepack.errors",
     "EdgepackError": "edgepack.errors",
-    "GeneratedText": "edgepack.agent.serving.text_generation",
-    "Generation": "edgepack.agent.serving.text_generation",
+    "GeneratedText": "edgepack.agent.serving.text_pieces",
+    "Generation": "edgepack.agent.serving.text_pieces",
     "Label": "edgepack.pictures.results",
     "Model": "edgepack.agent.serving.model",
     "ModelDescription": "edgepack.tasks.description",

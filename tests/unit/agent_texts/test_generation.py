@@ -10,6 +10,7 @@ from edgepack.agent import DeviceError, Tensor, open_model
 from edgepack.agent.generation import decoding
 from edgepack.agent.runtime.opening import open_model_file
 from edgepack.agent.serving.capture import SampleKeeper
+from edgepack.agent.serving.text_generation import OwnGeneration
 from edgepack.errors import BundleError
 from tests.simulators.pointers import write_pointer
 from tests.simulators.text_bundles import (
@@ -242,6 +243,7 @@ def test_text_counts_once_with_the_time_of_a_token_and_is_never_captured(
         assert record.latency.sum_ms == pytest.approx(generation.token_ms + cut.token_ms)
         assert model._opened().running_since == 0.0
         broken = model.generate(PROMPT)
+        assert isinstance(broken, OwnGeneration)
 
         def fail() -> None:
             raise DeviceError("the provider failed")
@@ -268,6 +270,7 @@ def test_long_prompt_shows_its_progress(state_dir: Path, monkeypatch: pytest.Mon
 
         monkeypatch.setattr(release, "note_running", note)
         generation = model.generate("a" * 45, max_tokens=3)
+        assert isinstance(generation, OwnGeneration)
         seen = {generation.progress_ns}
         for _ in generation:
             seen.add(generation.progress_ns)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edgepack.agent import open_model
+from edgepack.agent import DeviceError, open_model
 from edgepack.agent.config import ServerConfig
 from edgepack.agent.generation.texts import TextRequest
 from edgepack.agent.server.hosted_model import HostedModel, Inference, TextCancelledError
@@ -234,3 +234,41 @@ def test_long_text_is_cancelled_by_a_server_that_stops(tmp_path: Path) -> None:
 
     asyncio.run(serve())
     assert isinstance(ended[0].error, TextCancelledError)
+
+
+def test_application_gets_the_same_pieces_from_the_server(server: ModelServer) -> None:
+    settings: dict[str, Any] = {"temperature": 1.0, "seed": 5, "max_tokens": 20}
+    with (
+        open_model("chat", server.state_dir, threads=1) as own,
+        open_model("chat", server.state_dir, via="server") as served,
+    ):
+        for prompt in (PROMPT, MESSAGES):
+            text, same = own.generate(prompt, **settings), served.generate(prompt, **settings)
+            assert list(text) == list(same)
+            assert text.bundle == same.bundle
+            assert text.prompt_tokens == same.prompt_tokens
+            assert text.completion_tokens == same.completion_tokens
+            assert same.token_ms > 0
+            assert same.first_token_ms > 0
+        for wrong, problem in (("a" * 96, "the prompt has 96 tokens"), ([], "messages are a list")):
+            with pytest.raises(ValueError, match=problem):
+                served.generate(wrong)
+        with served.generate(PROMPT, temperature=5.0) as cut:
+            next(cut)
+        with pytest.raises(StopIteration):
+            next(cut)
+    with pytest.raises(ValueError, match="the model is closed"):
+        served.generate(PROMPT)
+
+
+def test_text_of_a_killed_server_is_an_error(tmp_path: Path) -> None:
+    server = ModelServer(tmp_path)
+    bundle = make_text_bundle(tmp_path / "b", context=20_000)
+    write_pointer(server.state_dir, install_texts(server.state_dir, bundle))
+    server.start()
+    with open_model("chat", server.state_dir, via="server") as served:
+        text = served.generate("a", temperature=0.0)
+        next(text)
+        server.kill()
+        with pytest.raises(DeviceError, match="the model server ended the text"):
+            text.whole()

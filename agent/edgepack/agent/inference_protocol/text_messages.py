@@ -4,6 +4,8 @@ from typing import Any
 
 import msgspec
 
+from edgepack.wire.messages import BundleRef
+
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a stream: whether its last event has the number of tokens."""
@@ -21,6 +23,7 @@ class TextSettings(msgspec.Struct, frozen=True, kw_only=True):
         stop: A string that ends the text, or several.
         stream: Whether the text comes piece by piece.
         stream_options: Options of the stream.
+        return_token_ids: Whether each event of a stream is a piece with its token.
         n, logprobs, top_logprobs, logit_bias, presence_penalty, frequency_penalty, tools,
             response_format, best_of, echo, suffix: Accepted only with a value that changes nothing.
     """
@@ -34,6 +37,7 @@ class TextSettings(msgspec.Struct, frozen=True, kw_only=True):
     stop: str | list[str] | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
+    return_token_ids: bool = False
     n: int | None = 1
     logprobs: bool | int | None = None
     top_logprobs: int | None = None
@@ -91,6 +95,7 @@ class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
     delta: ChatMessage
     finish_reason: str | None = None
     logprobs: None = None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class TextChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +105,7 @@ class TextChoice(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     finish_reason: str | None = None
     logprobs: None = None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _TextAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +118,7 @@ class _TextAnswer(msgspec.Struct, frozen=True, kw_only=True):
         model: Name of the model.
         system_fingerprint: Version of the release that writes.
         usage: Tokens; None in events before the last.
+        bundle: Release that writes, in events with tokens.
     """
 
     id: str
@@ -120,6 +127,7 @@ class _TextAnswer(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     system_fingerprint: str
     usage: Usage | None = None
+    bundle: BundleRef | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatAnswer(_TextAnswer, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from edgepack.agent.server.hosted_model import Inference, TextCancelledError
 from edgepack.agent.server.statistics import Stopwatch
 from edgepack.agent.serving.following import Follower
 from edgepack.agent.serving.model_session import ModelSession
-from edgepack.agent.serving.text_generation import TEXT_HOLD_S, Generation
+from edgepack.agent.serving.text_generation import TEXT_HOLD_S, OwnGeneration
 
 
 class TextInference(Inference):
@@ -33,7 +33,7 @@ class TextInference(Inference):
         super().__init__({}, None, watch)
         self._request, self._show = request, show
         self._is_cancelled = False
-        self._generation: Generation | None = None
+        self._generation: OwnGeneration | None = None
         self.prompt_tokens = self.completion_tokens = 0
         self.first_ms = self.token_ms = 0.0
 
@@ -57,7 +57,7 @@ class TextInference(Inference):
         if self._is_cancelled:
             raise TextCancelledError
         session = ModelSession(follower, hold_s=TEXT_HOLD_S)
-        with Generation(session, self._request, closes_session=True) as generation:
+        with OwnGeneration(session, self._request, closes_session=True) as generation:
             self.bundle, self.prompt_tokens = generation.bundle, generation.prompt_tokens
             self._generation = generation
             for piece in generation:

@@ -57,6 +57,9 @@ _TYPES = {
 _CODES = {404: "model_not_found", 429: "rate_limit_exceeded"}
 
 
+Tokens = list[int] | msgspec.UnsetType
+
+
 class TextForm(NamedTuple):
     """Form of the answers to a kind of requests.
 
@@ -79,9 +82,12 @@ def _whole_chat(text: str, reason: str, **common: Any) -> ChatAnswer:
     return ChatAnswer(choices=[ChatChoice(message=message, finish_reason=reason)], **common)
 
 
-def _part_of_chat(text: str, reason: str | None, role: str, **common: Any) -> ChatEvent:
+def _part_of_chat(
+    text: str, reason: str | None, role: str, tokens: Tokens, **common: Any
+) -> ChatEvent:
     delta = ChatMessage(role=role, content=text if text or role else None)
-    return ChatEvent(choices=[ChatDelta(delta=delta, finish_reason=reason)], **common)
+    choice = ChatDelta(delta=delta, finish_reason=reason, token_ids=tokens)
+    return ChatEvent(choices=[choice], **common)
 
 
 def _whole_completion(text: str, reason: str, **common: Any) -> CompletionAnswer:
@@ -89,9 +95,10 @@ def _whole_completion(text: str, reason: str, **common: Any) -> CompletionAnswer
 
 
 def _part_of_completion(
-    text: str, reason: str | None, role: str, **common: Any
+    text: str, reason: str | None, role: str, tokens: Tokens, **common: Any
 ) -> CompletionAnswer:
-    return CompletionAnswer(choices=[TextChoice(text=text, finish_reason=reason)], **common)
+    choice = TextChoice(text=text, finish_reason=reason, token_ids=tokens)
+    return CompletionAnswer(choices=[choice], **common)
 
 
 CHAT = TextForm("chatcmpl-", "chat.completion", "chat.completion.chunk", _whole_chat, _part_of_chat)
@@ -180,6 +187,9 @@ class TextReply:
         if self._send is None:
             self._begin(Response(200, kind=EVENTS, stream=self._keep_sender))
             self._write("", None, "assistant")
+        if self._settings.return_token_ids:
+            self._write(piece.text, piece.finish_reason or None, "", [piece.token])
+            return
         if piece.text:
             self._write(piece.text, None, "")
         if piece.finish_reason:
@@ -188,20 +198,30 @@ class TextReply:
     def _keep_sender(self, send: Callable[[bytes], None]) -> None:
         self._send = send
 
-    def _write(self, text: str, reason: str | None, role: str) -> None:
-        is_needed = text or reason or self._form is CHAT
+    def _write(
+        self, text: str, reason: str | None, role: str, tokens: Tokens = msgspec.UNSET
+    ) -> None:
+        is_needed = text or reason or tokens or self._form is CHAT
         if self._send is not None and is_needed:
-            self._send(_encode_event(self._event(text, reason, role)))
+            usage = self._usage() if tokens else None
+            self._send(_encode_event(self._event(text, reason, role, tokens, usage)))
 
     def _event(
-        self, text: str, reason: str | None, role: str, usage: Usage | None = None
+        self,
+        text: str,
+        reason: str | None,
+        role: str,
+        tokens: Tokens = msgspec.UNSET,
+        usage: Usage | None = None,
     ) -> ChatEvent | CompletionAnswer:
         bundle = self.inference.bundle
         return self._form.part(
             text,
             reason,
             role,
+            tokens,
             **self._common,
+            bundle=bundle if bundle and tokens else msgspec.UNSET,
             object=self._form.event,
             system_fingerprint=bundle.version if bundle else "",
             usage=usage,

@@ -26,7 +26,8 @@ from edgepack.agent.serving.closing import Closing
 from edgepack.agent.serving.following import Follower
 from edgepack.agent.serving.model_session import HOLD_S, ModelSession
 from edgepack.agent.serving.opened import OpenedModel
-from edgepack.agent.serving.text_generation import TEXT_HOLD_S, Generation
+from edgepack.agent.serving.text_generation import TEXT_HOLD_S, OwnGeneration
+from edgepack.agent.serving.text_pieces import Generation
 from edgepack.agent.serving.writing import Writing
 from edgepack.agent.state.models import DEFAULT_STATE_DIR
 from edgepack.wire.messages import BundleRef, Choice
@@ -248,7 +249,7 @@ class Model(Answering, Writing, Closing):
 
     def _begin_text(self, request: TextRequest) -> Generation:
         session = ModelSession(self._usable(), hold_s=TEXT_HOLD_S, owner=self)
-        return Generation(session, request, closes_session=True)
+        return OwnGeneration(session, request, closes_session=True)
 
     @property
     def _serving(self) -> OpenedModel:

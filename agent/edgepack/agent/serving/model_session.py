@@ -9,7 +9,8 @@ from edgepack.agent.serving.answers import Answering
 from edgepack.agent.serving.closing import Closing
 from edgepack.agent.serving.following import Follower
 from edgepack.agent.serving.opened import OpenedModel
-from edgepack.agent.serving.text_generation import Generation
+from edgepack.agent.serving.text_generation import OwnGeneration
+from edgepack.agent.serving.text_pieces import Generation
 from edgepack.agent.serving.writing import Writing
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import BundleRef, Choice
@@ -73,7 +74,7 @@ class ModelSession(Answering, Writing, Closing):
         return self._release().run(feeds)
 
     def _begin_text(self, request: TextRequest) -> Generation:
-        return Generation(self, request, closes_session=False)
+        return OwnGeneration(self, request, closes_session=False)
 
     def release(self) -> OpenedModel:
         """Return the release that is held.

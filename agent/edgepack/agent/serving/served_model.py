@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
+from edgepack.agent.generation.texts import TextRequest
 from edgepack.agent.inference_protocol.messages import (
     InferRequest,
     InferResponse,
@@ -35,7 +36,10 @@ from edgepack.agent.serving.answers import Answering, Release
 from edgepack.agent.serving.closing import Closing
 from edgepack.agent.serving.model_session import HOLD_S, MAX_HOLD_S
 from edgepack.agent.serving.served_bound import ServedBound
+from edgepack.agent.serving.served_texts import ServedGeneration
 from edgepack.agent.serving.server_client import Reply, ServerClient
+from edgepack.agent.serving.text_pieces import Generation
+from edgepack.agent.serving.writing import Writing
 from edgepack.agent.state.models import MODEL_NAME
 from edgepack.decoding import decode_json, json_decoder
 from edgepack.errors import DeviceError
@@ -78,7 +82,7 @@ class ServedRelease:
         return self._model.infer(feeds, "", self._version)
 
 
-class ServedModel(Answering, Closing):
+class ServedModel(Answering, Writing, Closing):
     """The active model of a device in the model server; safe to use from several threads.
 
     Made by `open_model(name, via="server")`. A forked child uses connections of its own.
@@ -184,6 +188,11 @@ class ServedModel(Answering, Closing):
 
     def _release(self) -> ServedRelease:
         return ServedRelease(self, self._facts())
+
+    def _begin_text(self, request: TextRequest) -> Generation:
+        if self._is_closed:
+            raise ValueError("the model is closed")
+        return ServedGeneration(self._client, self._name, request)
 
     def _ask_release(self, act: Callable[[Release], T]) -> T:
         """Return the answer of a release; ask again if an update comes between.

@@ -18,7 +18,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from edgepack.agent.inference_protocol.messages import JSON_LENGTH, ErrorAnswer
+from edgepack.agent.inference_protocol.messages import JSON_LENGTH
+from edgepack.agent.inference_protocol.text_messages import TextError
+from edgepack.agent.serving.event_stream import EventStream
 from edgepack.agent.state.model_server import (
     MEMORY_FILE,
     SOCKET_FILE,
@@ -43,6 +45,12 @@ _TIMEOUT = struct.pack("ll", int(ANSWER_S), 0)
 _JSON_LENGTH = JSON_LENGTH.lower().encode()
 
 Bytes = npt.NDArray[np.uint8]
+
+
+class _AnyError(msgspec.Struct, frozen=True):
+    """Error of either protocol."""
+
+    error: str | TextError
 
 
 class Reply(NamedTuple):
@@ -95,6 +103,33 @@ class _Connection:
             OSError: The connection ended, or the answer is malformed.
         """
         self._send(parts)
+        return self._read_answer(*self._read_head())
+
+    def begin(self, parts: Sequence[bytes | memoryview]) -> tuple[Reply, bytes | None]:
+        """Send a request that a stream answers.
+
+        Returns:
+            The answer, and the bytes of the stream that are here; None if the answer is whole.
+
+        Raises:
+            OSError: The connection ended, or the answer is malformed.
+        """
+        self._send(parts)
+        status, fields, rest = self._read_head()
+        if b"content-length" in fields:
+            return self._read_answer(status, fields, rest)[0], None
+        return Reply(status, np.empty(0, np.uint8), 0, 0), bytes(rest)
+
+    def receive(self) -> bytes:
+        """Return further bytes of a stream; none at its end.
+
+        Raises:
+            OSError: The connection ended.
+        """
+        return self._socket.recv(_BUFFER_BYTES)
+
+    def _read_head(self) -> tuple[int, dict[bytes, bytes], memoryview]:
+        """Return status and fields of an answer, and the bytes behind the head."""
         buffer, number, end = self._buffer, 0, -1
         while end < 0:
             received = self._socket.recv_into(memoryview(buffer)[number:])
@@ -103,12 +138,18 @@ class _Connection:
             number += received
             end = buffer.find(_END, 0, number)
         status, fields = _read_head(bytes(buffer[:end]))
+        return status, fields, memoryview(buffer)[end + len(_END) : number]
+
+    def _read_answer(
+        self, status: int, fields: dict[bytes, bytes], rest: memoryview
+    ) -> tuple[Reply, bool]:
+        """Return an answer of known length, and whether the connection is kept."""
         length = _number(fields, b"content-length")
         if length > _MAX_ANSWER_BYTES:
             raise OSError("the answer of the server is too long")
         body = np.empty(length, np.uint8)
-        have = min(number - end - len(_END), length)
-        body[:have] = np.frombuffer(buffer, np.uint8, have, end + len(_END))
+        have = min(len(rest), length)
+        body[:have] = np.frombuffer(rest, np.uint8, have)
         view = body.data
         while have < length:
             received = self._socket.recv_into(view[have:])
@@ -183,6 +224,39 @@ class ServerClient:
             while made:
                 made.pop().close()
             raise
+
+    def stream(self, parts: Sequence[bytes | memoryview]) -> EventStream:
+        """Send a request that a stream of events answers, on a connection of its own.
+
+        Returns:
+            The events.
+
+        Raises:
+            ValueError: The request does not fit the model.
+            DeviceError: The server does not answer, or cannot carry out the request.
+        """
+        found: list[EventStream] = []
+
+        def begin() -> Reply:
+            connection = _Connection(self._state_dir)
+            try:
+                reply, rest = connection.begin(parts)
+            except BlockingIOError as fault:
+                connection.close()
+                raise TimeoutError(f"no answer within {ANSWER_S:g} s") from fault
+            except BaseException:
+                connection.close()
+                raise
+            if rest is None:
+                connection.close()
+            else:
+                found.append(EventStream(connection, rest))
+            return reply
+
+        self._persist(begin)
+        if not found:
+            raise DeviceError("the model server answers without a stream")
+        return found[0]
 
     def _persist(self, ask: Callable[[], Reply]) -> Reply:
         """Return the answer to a request, which is repeated for a while if the server is away."""
@@ -283,7 +357,8 @@ def _number(fields: dict[bytes, bytes], name: bytes) -> int:
 def _error_of(reply: Reply) -> ValueError | DeviceError:
     """Return the error of an answer, as a model in the process would raise it."""
     try:
-        text = decode_json(bytes(reply.body), ErrorAnswer).error
+        error = decode_json(bytes(reply.body), _AnyError).error
+        text = error if isinstance(error, str) else error.message
     except (msgspec.DecodeError, UnicodeDecodeError):
         text = f"the model server answered with status {reply.status}"
     return ValueError(text) if reply.status in (400, 413) else DeviceError(text)

@@ -1,9 +1,8 @@
 """A text that a model writes: all its tokens come from one release."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 from time import perf_counter_ns
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from edgepack.agent.generation.decoding import Decoding
 from edgepack.agent.generation.texts import (
@@ -13,8 +12,8 @@ from edgepack.agent.generation.texts import (
     TextRequest,
     has_packages,
 )
-from edgepack.agent.serving.closing import Closing
 from edgepack.agent.serving.opened import OpenedModel
+from edgepack.agent.serving.text_pieces import Generation
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import BundleRef
 
@@ -36,32 +35,6 @@ class HeldRelease(Protocol):
         """End the hold."""
 
 
-class GeneratedText(NamedTuple):
-    """A whole text.
-
-    Attributes:
-        text: Its characters.
-        tokens: Its tokens; an end token is the last.
-        finish_reason: `stop` at an end token or a stop string, `length` at the limit.
-
-    Example:
-        ```python
-        from edgepack.agent import GeneratedText, open_model
-
-        def is_cut(text: GeneratedText) -> bool:
-            return text.finish_reason == "length"
-
-        with open_model("chat") as model:
-            text = model.generate("Once upon a time", max_tokens=20).whole()
-            print(text.text, "…" if is_cut(text) else "")
-        ```
-    """
-
-    text: str
-    tokens: tuple[int, ...]
-    finish_reason: str
-
-
 class _Pace:
     """Pace of a text. The text refers to it: a reference to `Generation` would be a cycle."""
 
@@ -78,32 +51,19 @@ class _Pace:
         self.tokens += 1
 
 
-class Generation(Closing):
-    """Pieces of a text, in order; for one thread at a time.
+class OwnGeneration(Generation):
+    """Text that this process writes.
 
-    Made by `Model.generate`. Iterate over the pieces, or take the `whole` text. A text that is not
-    read to its end is closed by `close`, as a context manager, or with the last reference.
-
-    Attributes:
-        prompt_tokens: Tokens of the prompt.
-
-    Example:
-        ```python
-        from edgepack.agent import Generation, open_model
-
-        def show(generation: Generation) -> None:
-            for piece in generation:
-                print(piece.text, end="", flush=True)
-
-        with open_model("chat") as model:
-            show(model.generate([{"role": "user", "content": "Name a river."}], max_tokens=50))
-        ```
+    Args:
+        session: Holds the release.
+        request: The request.
+        closes_session: Whether the session ends with the text.
     """
 
     def __init__(self, session: HeldRelease, request: TextRequest, *, closes_session: bool) -> None:
         self._session, self._closes_session = session, closes_session
         self._is_over = True
-        self.prompt_tokens = 0
+        self._prompt_tokens = 0
         self._pace = _Pace()
         try:
             release = session.release()
@@ -113,7 +73,7 @@ class Generation(Closing):
         except BaseException:
             self._end_session()
             raise
-        self.prompt_tokens = len(prepared.tokens)
+        self._prompt_tokens = len(prepared.tokens)
         self._is_over = False
         decoding.note_progress = release.note_running
         self._decoding: Decoding | None = decoding
@@ -123,6 +83,11 @@ class Generation(Closing):
     def bundle(self) -> BundleRef:
         """The bundle that writes the text."""
         return self._session.bundle
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self._prompt_tokens
 
     @property
     def completion_tokens(self) -> int:
@@ -144,9 +109,6 @@ class Generation(Closing):
     def token_ms(self) -> float:
         """Mean milliseconds of inference of each token after the first; 0 before the second."""
         return self._pace.further_ms / max(1, self._pace.tokens - 1)
-
-    def __iter__(self) -> Iterator[TextPiece]:
-        return self
 
     def __next__(self) -> TextPiece:
         """Return the next piece.
@@ -172,15 +134,6 @@ class Generation(Closing):
             self._count(release)
             self._end()
         return piece
-
-    def whole(self) -> GeneratedText:
-        """Return the rest of the text, at its end."""
-        pieces = list(self)
-        return GeneratedText(
-            "".join(piece.text for piece in pieces),
-            tuple(piece.token for piece in pieces),
-            pieces[-1].finish_reason if pieces else "",
-        )
 
     def close(self) -> None:
         """End the text; a text that was begun counts as an inference."""

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from edgepack.agent.generation.texts import Prompt, TextRequest
-from edgepack.agent.serving.text_generation import Generation
+from edgepack.agent.serving.text_pieces import Generation
 
 
 class Writing(ABC):
