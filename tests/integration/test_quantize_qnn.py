@@ -8,12 +8,14 @@ import onnx
 import pytest
 from msgspec.structs import replace
 
+from edgepack.agent.runtime.compatibility import find_unsupported
 from edgepack.errors import BuildError
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
 from edgepack.packager.profiles.reading import load_profile, resolve_profile
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.tensors.sequence import Feeds, Samples, SampleSplit
 from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription, TaskOutputs
+from tests.simulators.manifests import QNN, make_variant
 from tests.unit.packager_passes.preparing import prepare
 
 DIGITS = Path(__file__).parents[2] / "benchmarks" / "tasks" / "digits.onnx"
@@ -83,7 +85,9 @@ def test_a_profile_for_one_chip_is_compiled_for_it_and_runs(tmp_path: Path) -> N
     assert [node.op_type for node in nodes] == ["QuantizeLinear", "EPContext", "DequantizeLinear"]
     assert variant.toolchain.compiled_for.startswith("v68")
     assert set(variant.requires.drivers) == {"qnn-sdk"}, "an older SDK could not read the context"
-    assert variant.compatibility_string
+    token = variant.compatibility_string
+    assert token
+    assert find_unsupported([make_variant(provider=QNN, device="npu", token=token)]) == {}
     assert variant.placement.verified
 
 

@@ -91,6 +91,7 @@ def make_bundle(
     slow_layers: int = 0,
     slow_above: float | None = None,
     input_name: str = "x",
+    tokens: Mapping[str, str] | None = None,
 ) -> ExampleBundle:
     """Build and sign a bundle; its first weight is the same in every release.
 
@@ -111,6 +112,7 @@ def make_bundle(
         slow_layers: Further layers, which change no output and take their time.
         slow_above: If given, these layers run only if the first value of the input is above.
         input_name: Of the model's input.
+        tokens: By variant: compatibility string.
     """
     first = _weight(0)
     second = _weight(release) if tuned_from is None else _tuned(tuned_from.ref.release, release)
@@ -136,7 +138,14 @@ def make_bundle(
         name_of = provider if isinstance(provider, str) else provider[variant]
         device = "cpu" if name_of == CPU else "npu"
         built.append(
-            make_variant(variant, provider=name_of, device=device, files=files, requires=requires)
+            make_variant(
+                variant,
+                provider=name_of,
+                device=device,
+                files=files,
+                requires=requires,
+                token=(tokens or {}).get(variant, ""),
+            )
         )
     shared = [GOLDEN_FILE]
     for path, script in (hooks or {}).items():

@@ -31,12 +31,14 @@ def make_variant(
     provider_options: Mapping[str, str] | None = None,
     cosine_min: float = 0.99,
     nrmse_max: float = 0.1,
+    token: str = "",
 ) -> Variant:
     """Return a float variant with the single output `y`; see `Variant` and `VariantFacts`."""
     return Variant(
         name=name,
         provider=provider,
         device=device,
+        compatibility_string=token,
         model_file=model_file,
         session_options=dict(session_options or {}),
         provider_options=dict(provider_options or {}),

@@ -167,6 +167,7 @@ class World:
         verify: Results of golden samples that run again, by variant; equal if missing.
         verified: Times of these runs, in order.
         temperature_c: Highest temperature, degrees Celsius.
+        unsupported: Judges precompiled contexts.
         facts: The device's facts.
         wall_ahead_s: How far the wall clock is ahead of the monotonic clock.
         faults: Faults.
@@ -196,6 +197,7 @@ class World:
     verify: dict[str, list[Verified]] = field(default_factory=dict)
     verified: list[float] = field(default_factory=list)
     temperature_c: float | None = None
+    unsupported: Callable[[Sequence[Variant], Halt], Mapping[str, str]] = lambda *_: {}
     facts: DeviceFacts = field(default_factory=lambda: make_facts())
     faults: Faults = field(default_factory=Faults)
     disk_patience_s: float = 3600.0
@@ -266,6 +268,7 @@ class World:
                     self.facts, firmware=firmware.version if firmware else ""
                 ),
                 firmware=firmware,
+                unsupported=lambda variants, halt: self.unsupported(variants, halt),
                 probe=self._probe,
                 run_hooks=self._run_hooks,
                 collect=self._collect,

@@ -34,6 +34,7 @@ from edgepack.agent.hooks.process import GRACE_S
 from edgepack.agent.hooks.runner import check_hook_folder, run_hooks
 from edgepack.agent.hooks.strays import adopt_strays, end_strays
 from edgepack.agent.hooks.users import find_bundle_user
+from edgepack.agent.runtime.compatibility import find_unsupported
 from edgepack.agent.runtime.facts_reader import FactsReader
 from edgepack.agent.runtime.first_answers import FirstAnswersStore
 from edgepack.agent.runtime.plain_files import remove_stale_plain_files
@@ -234,6 +235,7 @@ def assemble_models(
             else dict.fromkeys(set(folders) - {Path(deps.config.hooks.folder)}, user),
         ),
         collect=telemetry.collect,
+        unsupported=find_unsupported,
         forget_verdicts=verdicts.forget,
         pace_of=telemetry.paces.of,
         drift_of=telemetry.drift.recent,

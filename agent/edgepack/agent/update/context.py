@@ -1,6 +1,6 @@
 """Context of the life cycle's actions: the journal's values, long work, hooks, requests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,7 @@ class Scratch(msgspec.Struct):
     retry_at: float = 0.0
     manifest_download: ManifestDownload | None = None
     is_judged: bool = False
+    unsupported: Mapping[str, str] | None = None
     waits: set[str] = msgspec.field(default_factory=set)
     download: Download | None = None
     is_prepared: bool = False

@@ -80,6 +80,8 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         read_facts: Reads the facts of the device.
+        unsupported: Returns the variants whose precompiled context is not supported here, with
+            reasons; may be halted.
         probe: Runs the golden inputs on a candidate: bundle folder, variant; may be halted.
         run_hooks: Runs the hooks of a stage: stage, before or after, folders, facts; may be halted.
         collect: Returns the reports of serving processes since the last call.
@@ -100,6 +102,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     probe: Callable[[Path, Variant, Halt], ProbeResult]
     run_hooks: Callable[[str, str, Sequence[Path], Mapping[str, str], Halt], HookVerdict]
     collect: Callable[[], Collected]
+    unsupported: Callable[[Sequence[Variant], Halt], Mapping[str, str]] = lambda *_: {}
     forget_verdicts: Callable[[str], None] = lambda _digest: None
     pace_of: Callable[[str, str], Pace] = lambda _digest, _variant: Pace()
     holders: Callable[[], Holders] = Holders

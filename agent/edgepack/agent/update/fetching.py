@@ -1,6 +1,7 @@
 """Judging an offer and fetching its files: the actions of OFFERED and DOWNLOADING."""
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from edgepack.agent.runtime.matching import match_variants
@@ -31,6 +32,7 @@ from edgepack.bundle.manifest import (
     SIGNATURE_FILE,
     FileEntry,
     Manifest,
+    Variant,
 )
 from edgepack.bundle.shared_files import is_needed
 from edgepack.bundle.trust import TrustPolicy
@@ -52,7 +54,8 @@ def judge_offer(context: UpdateContext) -> Step:
     3. Manifest and signature are read from a slot or received.
     4. A trusted key signed both, the bundle is the offered bundle, and this device can decrypt the
       bundle.
-    5. A variant and the firmware fit this device, and there is free space next to all other models.
+    5. A variant and the firmware fit this device, no provider rejects the variant's precompiled
+      context, and there is free space next to all other models.
     6. The hooks have the last word.
     """
     deps, model, offer = context.deps, context.model, context.offer
@@ -125,9 +128,10 @@ def _judge_bundle(
     facts = context.read_facts()
     config = deps.config
     matches = match_variants(manifest, facts, config.providers, deps.trust)
-    names = tuple(variant.name for variant in matches.candidates)
+    rejected = matches.rejected | dict(_find_unsupported(context, matches.candidates))
+    names = tuple(one.name for one in matches.candidates if one.name not in rejected)
     if not names:
-        reasons = "; ".join(f"{name}: {why}" for name, why in matches.rejected.items())
+        reasons = "; ".join(f"{name}: {why}" for name, why in rejected.items())
         raise DeviceError(f"no variant fits this device: {reasons}")
     memory_bytes = max(variant_bytes(manifest.variant(name)) for name in names)
     spare_bytes = check_memory(
@@ -159,13 +163,27 @@ def _judge_bundle(
         because=f"fits this device: {fitting}",
         changes={
             "candidates": names,
-            "rejected": matches.rejected,
+            "rejected": rejected,
             "size_bytes": download.size_bytes,
             "memory_bytes": memory_bytes,
             "firmware": plan,
             "acted_sequence": max(offer.sequence, context.journal.acted_sequence),
         },
     )
+
+
+def _find_unsupported(context: UpdateContext, candidates: tuple[Variant, ...]) -> Mapping[str, str]:
+    """Return the candidates whose precompiled context is not supported here, with reasons.
+
+    Raises:
+        NotYetError: The provider has not answered.
+    """
+    scratch = context.scratch
+    if scratch.unsupported is None and any(one.compatibility_string for one in candidates):
+        scratch.unsupported = context.run_in_background(
+            "compatibility", lambda halt: context.deps.tools.unsupported(candidates, halt)
+        )
+    return scratch.unsupported or {}
 
 
 def fetch_files(context: UpdateContext) -> Step:
