@@ -218,3 +218,30 @@ def test_a_failure_of_the_provider_is_told_once_and_not_run_again(model: Model) 
         model.run(make_inputs(1)[0])
     assert len(calls) == 1
     assert model._serving.record.latency.snapshot().failures == 1
+
+
+@pytest.mark.parametrize("wrong", [3, "abc", [1], {3: np.zeros(1)}, {"zz": np.zeros(1)}])
+def test_bound_arrays_that_are_none_are_an_error_that_names_the_inputs(
+    model: Model, wrong: object
+) -> None:
+    for call in (model.bind, lambda one: model.run_batch([one])):
+        with pytest.raises(ValueError, match="the model's inputs are x"):
+            call(wrong)  # type: ignore[arg-type]
+
+
+def test_single_array_is_bound_and_batched_like_a_dict(model: Model) -> None:
+    (feeds,) = make_inputs(1)
+    expected = model.run(feeds)["y"]
+    np.testing.assert_array_equal(model.bind(feeds["x"]).run()["y"], expected)
+    np.testing.assert_array_equal(model.run_batch([feeds["x"]])[0]["y"], expected)
+
+
+def test_wrong_arguments_of_open_model_are_named(tmp_path: Path) -> None:
+    for name in (3, None, b"tiny"):
+        with pytest.raises(TypeError, match="open_model takes the name of a model, not a "):
+            open_model(name, tmp_path)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="threads is a number, not a str"):
+        open_model("tiny", tmp_path, threads="2")  # type: ignore[call-overload]
+    with pytest.raises(DeviceError, match="there is no such state folder") as caught:
+        open_model("tiny", tmp_path / "none", via="server")
+    assert caught.value.found_in == str(tmp_path / "none")

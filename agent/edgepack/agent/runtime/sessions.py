@@ -219,7 +219,8 @@ def check_feeds(inputs: tuple[SessionTensor, ...], feeds: Mapping[str, Tensor]) 
     names = [tensor.name for tensor in inputs]
     if set(feeds) != set(names):
         raise ValueError(
-            f"the model's inputs are {', '.join(names)}; given: {', '.join(feeds) or 'none'}"
+            f"the model's inputs are {', '.join(names)}; given: "
+            f"{', '.join(map(str, feeds)) or 'none'}"
         )
     for tensor in inputs:
         value = feeds[tensor.name]

@@ -4,14 +4,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from edgepack.agent.runtime.sessions import Tensor, check_feeds
+from edgepack.agent.runtime.sessions import Tensor, check_feeds, name_single
 from edgepack.agent.serving.opened import OpenedModel
 
 
 def run_batch(
-    opened: OpenedModel, samples: Sequence[Mapping[str, Tensor]]
+    opened: OpenedModel, given: Sequence[Mapping[str, Tensor] | Tensor]
 ) -> list[dict[str, Tensor]]:
     """Run inferences as one where the model allows it; see `Model.run_batch`."""
+    names = [one.name for one in opened.session.inputs]
+    samples = [one if isinstance(one, Mapping) else name_single(names, one) for one in given]
     for feeds in samples:
         check_feeds(opened.session.inputs, feeds)
     sizes = _batch_sizes(opened, samples)

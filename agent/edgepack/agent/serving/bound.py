@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from edgepack.agent.runtime.sessions import SessionTensor, Tensor
+from edgepack.agent.runtime.sessions import SessionTensor, Tensor, name_single
 from edgepack.agent.serving.opened import Call, OpenedModel
 
 
@@ -33,11 +33,12 @@ class BoundCall:
     """
 
     def __init__(
-        self, serving: Callable[[], OpenedModel], feeds: Mapping[str, Tensor] | None
+        self, serving: Callable[[], OpenedModel], feeds: Mapping[str, Tensor] | Tensor | None
     ) -> None:
         self._serving = serving
         opened = serving()
-        self.inputs = make_inputs(opened.session.inputs) if feeds is None else check_arrays(feeds)
+        tensors = opened.session.inputs
+        self.inputs = make_inputs(tensors) if feeds is None else check_arrays(tensors, feeds)
         self.outputs: dict[str, Tensor] = {}
         self._bound: tuple[OpenedModel, Call] | None = self._bind(opened)
 
@@ -120,12 +121,20 @@ def make_inputs(tensors: tuple[SessionTensor, ...]) -> dict[str, Tensor]:
     return arrays
 
 
-def check_arrays(feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return arrays that can be bound.
+def check_arrays(
+    tensors: tuple[SessionTensor, ...], feeds: Mapping[str, Tensor] | Tensor
+) -> dict[str, Tensor]:
+    """Return arrays that can be bound, by input.
+
+    Args:
+        tensors: Inputs of the model.
+        feeds: The arrays; the array itself for a single input.
 
     Raises:
         ValueError: An array cannot be bound.
     """
+    if not isinstance(feeds, Mapping):
+        feeds = name_single([one.name for one in tensors], feeds)
     for name, value in feeds.items():
         _check(name, value)
     return dict(feeds)

@@ -99,12 +99,12 @@ class Model(Answering, Writing, Closing):
         """
         return self._opened().run(feeds)
 
-    def bind(self, feeds: Mapping[str, Tensor] | None = None) -> BoundCall:
+    def bind(self, feeds: Mapping[str, Tensor] | Tensor | None = None) -> BoundCall:
         """Fix the arrays of inferences: such a call takes less time than `run`.
 
         Args:
-            feeds: A contiguous array for every input, read at each call; None makes arrays of
-                zeros, for a model without free dimensions.
+            feeds: A contiguous array for every input, read at each call; the array itself for a
+                single input. None makes arrays of zeros, for a model without free dimensions.
 
         Returns:
             The call, with its arrays. Each thread binds its own.
@@ -130,7 +130,9 @@ class Model(Answering, Writing, Closing):
         self._usable().bound.add(bound)
         return bound
 
-    def run_batch(self, samples: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
+    def run_batch(
+        self, samples: Sequence[Mapping[str, Tensor] | Tensor]
+    ) -> list[dict[str, Tensor]]:
         """Run several inferences as one, where the model takes a batch of any size.
 
         Args:
@@ -393,6 +395,10 @@ def open_model(
         ```
     """
     folder = state_dir or os.environ.get(STATE_DIR_VARIABLE) or DEFAULT_STATE_DIR
+    if not isinstance(name, str):
+        raise TypeError(f"open_model takes the name of a model, not a {type(name).__name__}")
+    if not isinstance(threads, int):
+        raise TypeError(f"threads is a number, not a {type(threads).__name__}")
     if via not in ("process", "server"):
         raise ValueError(f"via is 'process' or 'server', not {via!r}")
     if via == "server":

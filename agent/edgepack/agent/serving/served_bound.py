@@ -50,10 +50,10 @@ class ServedBound:
         client: ServerClient,
         infer: Infer,
         tensors: tuple[SessionTensor, ...],
-        feeds: Mapping[str, Tensor] | None,
+        feeds: Mapping[str, Tensor] | Tensor | None,
     ) -> None:
         self._client, self._infer, self._pid = client, infer, os.getpid()
-        given = make_inputs(tensors) if feeds is None else check_arrays(feeds)
+        given = make_inputs(tensors) if feeds is None else check_arrays(tensors, feeds)
         self._file, self._shared = _share(given)
         self.inputs = self._shared if feeds is None else given
         self._end: Callable[[], object] = lambda: None

@@ -114,7 +114,7 @@ class ServedModel(Answering, Writing, Closing):
         """
         return self.infer(feeds, "")
 
-    def bind(self, feeds: Mapping[str, Tensor] | None = None) -> ServedBound:
+    def bind(self, feeds: Mapping[str, Tensor] | Tensor | None = None) -> ServedBound:
         """Fix the arrays of inferences, in memory that the server reads without a copy.
 
         Args:

@@ -320,6 +320,12 @@ class ServerClient:
             return reply
 
     def _not_here(self, fault: OSError) -> DeviceError:
+        if not self._state_dir.is_dir():
+            return DeviceError(
+                "there is no such state folder",
+                found_in=str(self._state_dir),
+                remedy="name the state_dir of the agent's settings, or set EDGEPACK_STATE_DIR",
+            )
         return DeviceError(
             f"the model server does not answer: {fault.strerror or fault}",
             found_in=str(socket_folder(self._state_dir) / SOCKET_FILE),
