@@ -2,18 +2,26 @@
 
 import hashlib
 import io
+import os
 import subprocess
 import sys
 import tarfile
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from edgepack.agent.doctor.agent_slots import check_slots
+from edgepack.agent.doctor.findings import Device
 from edgepack.agent.self_update import environment_archive
 from edgepack.agent.self_update.agent_installer import AgentInstaller
 from edgepack.agent.self_update.agent_slots import AgentSlots, find_agent_slots
-from edgepack.agent.self_update.environment_archive import pack_environment, unpack_environment
+from edgepack.agent.self_update.environment_archive import (
+    measure_environment,
+    pack_environment,
+    unpack_environment,
+)
 from edgepack.errors import BundleError, DeviceError
 from tests.simulators.launched_agent import PACKAGES, make_environment, write_launcher
 
@@ -184,6 +192,9 @@ def test_damaged_slot_never_runs(machine: Machine) -> None:
     file = machine.slots / "b" / PACKAGES / "mark.txt"
     file.write_text("x")
     assert machine.start() == "a"
+    assert "slot b of the agent (version 3.0) is damaged" in machine.view("a").trouble
+    assert "version 2.0 runs in its place" in machine.view("a").trouble
+    assert machine.view("b").trouble == ""
     file.unlink()
     assert machine.start() == "a"
     (machine.slots / "a/digests").write_text("")
@@ -264,3 +275,57 @@ def test_agent_that_cannot_prove_itself_gets_no_trial(machine: Machine) -> None:
     assert "the new agent does not prove itself" in verdict.because
     assert "missing.toml" in verdict.because or "settings" in verdict.because
     assert machine.start() == "packaged"
+
+
+def test_slot_without_room_is_not_begun_and_the_slots_stay(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.bring("", "2.0")
+    machine.view("a").commit()
+    machine.bring("a", "3.0")
+    before = {path: path.read_bytes() for path in machine.slots.rglob("*") if path.is_file()}
+    taken = sum(512 * path.lstat().st_blocks for path in (machine.slots / "b").rglob("*"))
+    needed = measure_environment(machine.archive)
+    assert 0 < needed <= taken
+    full = SimpleNamespace(f_bavail=0, f_frsize=os.statvfs(machine.slots).f_frsize)
+    monkeypatch.setattr("os.statvfs", lambda _path: full)
+    installer = AgentInstaller(
+        machine.view(""), Path("agent.toml"), is_connected=None, restart=lambda: None
+    )
+    (machine.slots / "b").rename(machine.slots.parent / "b")
+    before = {path: one for path, one in before.items() if "slots/b" not in str(path)}
+    facts = {"firmware_version": "4.0", "firmware_file": str(machine.archive), "bundle_folder": ""}
+    verdict = installer.run("install", facts)
+    assert verdict.verdict == "refuse"
+    assert f"needs {needed} bytes, 0 are free" in verdict.because
+    assert {
+        path: path.read_bytes() for path in machine.slots.rglob("*") if path.is_file()
+    } == before
+
+
+def test_doctor_shows_a_trial_and_damaged_slots(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGEPACK_AGENT_SLOTS", str(machine.slots))
+
+    def found() -> list[tuple[str, str]]:
+        return [(one.verdict, one.fact) for one in check_slots(Device(config=None, now=0.0))]
+
+    assert found() == []
+    machine.bring("", "2.0")
+    machine.start()
+    ((verdict, fact),) = found()
+    assert verdict == "warning"
+    assert fact == "version 2.0 of the agent (slot a, trial) is on trial, start 1 of 3"
+    machine.view("a").commit()
+    assert found() == [("ok", "version 2.0 of the agent (slot a, active) is whole")]
+    machine.bring("a", "3.0")
+    machine.view("b").commit()
+    (machine.slots / "b" / PACKAGES / "mark.txt").write_text("x")
+    (machine.slots / "a/digests").write_text("")
+    active, previous = found()
+    assert active[0] == "wrong"
+    assert "(slot b, active) is damaged and not started: lib/python3" in active[1]
+    assert active[1].endswith("mark.txt differs")
+    assert previous[0] == "warning"
+    assert "digests differs" in previous[1]

@@ -156,6 +156,7 @@ def run_daemon(
         manager=manager,
         read_again=reload,
         local_orders=orders,
+        installer=installer,
         recent_log=recent_log.last,
     )
     fetcher = make_fetcher(config, inbox, trust)

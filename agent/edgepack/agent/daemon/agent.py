@@ -21,6 +21,7 @@ from edgepack.agent.daemon.local_orders import LocalOrders
 from edgepack.agent.daemon.metrics import DeviceMetrics
 from edgepack.agent.daemon.service_manager import ServiceManager
 from edgepack.agent.enrolment.renewal import CertificateKeeper
+from edgepack.agent.self_update.agent_installer import AgentInstaller
 from edgepack.agent.state.disk import DiskWatch
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.telemetry.failing import FailingNote
@@ -97,6 +98,7 @@ class Agent:
         read_again: Returns the settings in effect after a reload, with the accepted signers; None
             to keep all. Without the function nothing is reloaded.
         local_orders: Orders of commands on this device; None takes none.
+        installer: The slots of the agent itself; None if no launcher started this process.
         recent_log: Returns that many of the last lines of the log, without secrets.
         clock: The time.
     """
@@ -117,6 +119,7 @@ class Agent:
         manager: ServiceManager | None = None,
         read_again: Callable[[AgentConfig], tuple[AgentConfig, TrustPolicy] | None] | None = None,
         local_orders: LocalOrders | None = None,
+        installer: AgentInstaller | None = None,
         recent_log: Callable[[int], tuple[str, ...]] = lambda _: (),
         clock: Clock | None = None,
     ) -> None:
@@ -137,7 +140,7 @@ class Agent:
             }
         )
         self._trust, self._keeper, self._metrics = trust, keeper, metrics
-        self._applications = applications
+        self._applications, self._installer = applications, installer
         self._manager, self._read_again = manager or ServiceManager(), read_again
         self._local_orders = local_orders
         self._inbox = inbox
@@ -569,7 +572,7 @@ class Agent:
         trust, keeper = self._trust, self._keeper
         parts = (
             *(self._publisher, self._telemetry, trust, keeper),
-            *(self._metrics, self._applications),
+            *(self._metrics, self._applications, self._installer),
         )
         report = make_report(
             self._models,

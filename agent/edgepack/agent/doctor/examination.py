@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.config import read_config
+from edgepack.agent.doctor.agent_slots import check_slots
 from edgepack.agent.doctor.findings import Device, Finding, UnitState, ok, warn, wrong
 from edgepack.agent.doctor.folder import check_agent, check_folder, check_models, check_users
 from edgepack.agent.doctor.identity import check_broker, check_certificate, check_trust
@@ -26,6 +27,7 @@ CHECKS: dict[str, Callable[[Device], Iterator[Finding]]] = {
     "folder": check_folder,
     "users": check_users,
     "agent": check_agent,
+    "slots": check_slots,
     "unit": check_unit,
     "rights": check_rights,
     "trust": check_trust,

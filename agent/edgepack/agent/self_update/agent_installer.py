@@ -38,6 +38,7 @@ class AgentInstaller:
 
     Attributes:
         version: Version of the agent in service.
+        trouble: Reason why the launcher did not start the committed agent; "" if it did.
     """
 
     noun, starter, basis = "agent", "launcher", "edgepack"
@@ -54,6 +55,7 @@ class AgentInstaller:
         self._is_connected, self._restart = is_connected, restart
         self._boot = secrets.token_hex(8)
         is_command = is_connected is None
+        self.trouble = "" if is_command else slots.trouble
         self.version = slots.active_version() if is_command else slots.running_version()
 
     def read_boot(self) -> str:

@@ -16,10 +16,13 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
+import msgspec
+
+from edgepack.agent.state.state_file import read_regular
 from edgepack.durable import flush_folder, flush_tree, write_file
 from edgepack.errors import DeviceError
 from edgepack.halt import NEVER, Halt
@@ -31,7 +34,27 @@ DIGESTS_FILE, VERSION_FILE = "digests", "version"
 TRIAL, TRIES, ACTIVE, PREVIOUS = "trial", "tries", "active", "previous"
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:~-]{0,99}")
 _MAX_POINTER = 200
+_MAX_LIST_BYTES = 16 * 1024 * 1024
+MAX_TRIES = 3
+"""Starts of a trial by the launcher."""
 _BROKER = "broker"
+
+
+class SlotState(msgspec.Struct, frozen=True, kw_only=True):
+    """State of a slot that a pointer names.
+
+    Attributes:
+        pointer: `trial`, `active` or `previous`.
+        slot, version: The slot, and the version of its agent.
+        tries: Starts of the trial so far.
+        damage: First difference from the list of digests; "" without a difference.
+    """
+
+    pointer: str
+    slot: str
+    version: str
+    tries: int
+    damage: str
 
 
 class AgentSlots:
@@ -69,19 +92,24 @@ class AgentSlots:
 
         Raises:
             BundleError: The archive is hostile, damaged, or of another Python.
+            DeviceError: There is not enough free space; nothing was changed.
             OSError: The disk is full or broken.
             HaltedError: Because of `halt`.
         """
         # Loaded where it is needed: an agent installs rarely, and runs for months.
-        from edgepack.agent.self_update.environment_archive import unpack_environment
+        from edgepack.agent.self_update.environment_archive import (
+            measure_environment,
+            unpack_environment,
+        )
 
         self._folder.mkdir(exist_ok=True)
         free = [one for one in SLOTS if one != self.running]
         slot = min(free, key=lambda one: one == self._read(ACTIVE)[0])
+        target = self._folder / slot
+        self._check_room(measure_environment(archive, halt), target)
         for name in (TRIAL, ACTIVE, PREVIOUS):
             if self._read(name)[0] == slot:
                 self._remove(name)
-        target = self._folder / slot
         if target.exists():
             shutil.rmtree(target)
         with contextlib.ExitStack() as undo:
@@ -158,6 +186,56 @@ class AgentSlots:
         else:
             self._remove(ACTIVE)
 
+    @property
+    def trouble(self) -> str:
+        """Reason why the launcher did not start the active slot; "" if it did, or a trial."""
+        active = self._read(ACTIVE)[0]
+        if not active or self.running in (active, self._read(TRIAL)[0]):
+            return ""
+        version = self._version_of(active) or "unknown"
+        return (
+            f"slot {active} of the agent (version {version}) is damaged, or of another user; "
+            f"version {self.running_version()} runs in its place"
+        )
+
+    def examine(self) -> Iterator[SlotState]:
+        """Yield the state of each slot that a pointer names; each file is read."""
+        for pointer in (TRIAL, ACTIVE, PREVIOUS):
+            slot, digest = self._read(pointer)[:2]
+            if slot:
+                yield SlotState(
+                    pointer=pointer,
+                    slot=slot,
+                    version=self._version_of(slot) or "unknown",
+                    tries=self._tries() if pointer == TRIAL else 0,
+                    damage=_find_damage(self._folder / slot, digest),
+                )
+
+    def _tries(self) -> int:
+        """Return the starts of the trial so far."""
+        try:
+            text = (self._folder / TRIES).read_text(errors="replace").strip()
+        except OSError:
+            return 0
+        return int(text) if text.isdecimal() and len(text) < 9 else 0
+
+    def _check_room(self, needed_bytes: int, target: Path) -> None:
+        """Check the free space, which includes the slot that is replaced.
+
+        Raises:
+            DeviceError: There is not enough.
+        """
+        disk = os.statvfs(self._folder)
+        taken = sum(512 * path.lstat().st_blocks for path in target.rglob("*"))
+        free_bytes = disk.f_bavail * disk.f_frsize + taken
+        if needed_bytes > free_bytes:
+            raise DeviceError(
+                f"no room for another environment of the agent: it needs {needed_bytes} bytes, "
+                f"{free_bytes} are free",
+                found_in=str(self._folder),
+                remedy="free disk space",
+            )
+
     def _read(self, name: str) -> list[str]:
         """Return the words of a pointer; two empty words if missing or malformed."""
         try:
@@ -180,6 +258,24 @@ class AgentSlots:
         with contextlib.suppress(FileNotFoundError):
             (self._folder / name).unlink()
             flush_folder(self._folder)
+
+
+def _find_damage(folder: Path, digest: str) -> str:
+    """Return the first difference of a slot from its list of digests; "" without a difference."""
+    try:
+        content = read_regular(folder / DIGESTS_FILE, limit_bytes=_MAX_LIST_BYTES) or b""
+        if hashlib.sha256(content).hexdigest() != digest:
+            return f"{DIGESTS_FILE} differs"
+        for line in content.decode().splitlines():
+            expected, _, path = line.partition("  ")
+            with (folder / path).open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != expected:
+                    return f"{path} differs"
+    except OSError as error:
+        return f"{error.filename or folder}: {error.strerror}"
+    except ValueError:
+        return f"{DIGESTS_FILE} is malformed"
+    return ""
 
 
 def find_agent_slots(
