@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 
 from edgepack.packager.config.inputs import WantedInputs
 from edgepack.packager.gates.tokens import MOST_STEPS, TokenReference, follow_float
@@ -191,6 +192,14 @@ def test_what_is_said_after_the_end_of_a_text_does_not_count() -> None:
     assert agreement.free.value == pytest.approx(1 - 8 / (8 * (4 + 3)))
     assert agreement.positions[-1].same == 0.5
     assert not verdict.passed
+
+
+def test_a_chain_ends_at_the_token_that_the_folder_states() -> None:
+    decoder = replace(_COUNTER, end=5)
+    feeds = {"token": np.array([[10]]), "at": np.zeros(1)}
+    samples = Samples(count=1, read=lambda index: dict(feeds), source="", decoder=decoder)
+    judge = CandidateJudge(_count_down(), samples, {}, None)
+    assert _agreement(judge, _count_down()).count == 10 - 5
 
 
 def test_no_range_is_taken_from_behind_the_end_of_a_text(tmp_path: Path) -> None:

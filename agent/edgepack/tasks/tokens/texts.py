@@ -178,9 +178,12 @@ def _describe(texts: Sequence[TextCounts], details: dict[str, float]) -> tuple[s
     """Return the results on texts, a sentence each."""
     tokens = sum(len(text.got) for text in texts)
 
-    def with_bounds(name: str) -> str:
-        low, high = format_metric(details[f"{name}_low"]), format_metric(details[f"{name}_high"])
-        return f"{format_metric(details[name])} (95 %: {low} to {high})"
+    def with_bounds(name: str, form: str = "") -> str:
+        value, low, high = (
+            format(details[key], form) if form else format_metric(details[key])
+            for key in (name, f"{name}_low", f"{name}_high")
+        )
+        return f"{value} (95 %: {low} to {high})"
 
     changed = 1.0 - details[FORCED_TOKENS]
     hesitates = (
@@ -191,10 +194,9 @@ def _describe(texts: Sequence[TextCounts], details: dict[str, float]) -> tuple[s
     )
     return (
         f"In {counted(len(texts), 'text')} with {counted(tokens, 'answer token')} the perplexity "
-        f"of the answers is {with_bounds(PERPLEXITY_RATIO)} times the float model's "
+        f"of the answers is {with_bounds(PERPLEXITY_RATIO, '.4f')} times the float model's "
         f"({details[FLOAT_PERPLEXITY]:.4g}), and the divergence from the float model is "
-        f"{details[DIVERGENCE]:.2g} nats a token (95 %: {details[f'{DIVERGENCE}_low']:.2g} to "
-        f"{details[f'{DIVERGENCE}_high']:.2g}).",
+        f"{with_bounds(DIVERGENCE, '.2g')} nats a token.",
         f"It prefers the float model's token in {with_bounds(FORCED_TOKENS)} of the places"
         f"{hesitates}. Of the answer tokens {with_bounds(FLIPPED_TOKENS)} are right in only one of "
         "both models.",

@@ -9,8 +9,8 @@ chosen the same? Until a candidate chooses another token both chains are equal, 
 candidate costs little more than a single chain.
 
 Many texts end long before the last step, and nobody reads the tokens after their end: the float
-model repeats the same token then, and so does a candidate. The float model determines the end
-token.
+model repeats the same token then, and so does a candidate. The model's folder states the end token,
+or else the float model shows it.
 """
 
 from collections import Counter
@@ -60,7 +60,7 @@ class TokenReference:
         self._run = float_run
         self._feeds: list[Feeds] = [without_padding_behind(decoder, feeds) for feeds in samples]
         whole = [follow_float(float_run, decoder, feeds) for feeds in self._feeds]
-        self._end = find_end(whole)
+        self._end = find_end(whole) if decoder.end is None else decoder.end
         self._chains: list[FloatChain] = [cut(chain, self._end) for chain in whole]
 
     @property

@@ -103,6 +103,7 @@ def follow_tokens(
     if decoder is not None:
         doubt = _try_steps(decoder, feeds, run)
     if decoder is not None and not doubt:
+        decoder = replace(decoder, end=source.texts.end if source.texts else None)
         samples = replace(opened.samples, decoder=decoder)
         note = _describe(decoder, view, are_texts=samples.are_texts)
         return replace(opened, samples=samples, notes=(*opened.notes, note))

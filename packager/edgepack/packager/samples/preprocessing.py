@@ -231,6 +231,8 @@ def _says(entry: InputValues) -> str:
 
 
 def _words(spec: TensorSpec, samples: Samples, declaration: InputDeclaration | None) -> str:
+    if samples.answers is not None:
+        return "texts of prompts and answers, with an empty cache"
     if not isinstance(declaration, ImageInput) or samples.pictures_of is None:
         return "arrays as the files hold them"
     return picture_input(declaration, spec).words

@@ -155,7 +155,7 @@ def take_later_steps(
         digests.append(digest_of(later))
         write_tensors(folder / f"{index}.npz", [later])
         progress(BuildStep(what="going on with texts", done=index + 1, total=samples.count))
-    end = _find_end(texts)
+    end = _find_end(texts) if decoder.end is None else decoder.end
     for index, tokens in enumerate(texts):
         if end in tokens:
             later, _ = _go_on(decoder, samples.read(index), run, tokens.index(end))

@@ -27,6 +27,13 @@ class TextSource(msgspec.Struct, frozen=True, kw_only=True):
     config: Mapping[str, Any]
     files: tuple[Path, ...]
 
+    @property
+    def end(self) -> int | None:
+        """Token that ends texts, the first of several; None if the folder states none."""
+        stated = self.config["model"].get("eos_token_id")
+        first = stated[0] if isinstance(stated, list) and stated else stated
+        return first if isinstance(first, int) else None
+
     def config_for(self, model_file: str) -> bytes:
         """Return `genai_config.json` for a model file, relative to the folder of the result."""
         model = self.config["model"]

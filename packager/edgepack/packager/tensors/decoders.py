@@ -37,6 +37,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         caches: Caches between steps; none if the whole text is read again.
         rules: Rule for each other input.
         rows: By input of positions, how many the model has a table for.
+        end: Token that ends texts, as the model's folder states; None if unknown.
     """
 
     tokens: str
@@ -44,6 +45,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     caches: tuple[Cache, ...]
     rules: dict[str, Rule]
     rows: dict[str, int] = msgspec.field(default_factory=dict)
+    end: int | None = None
 
     @property
     def outputs(self) -> tuple[str, ...]:
