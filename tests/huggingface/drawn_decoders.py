@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-VOCABULARY = 64
+VOCABULARY = 72
 TOKENS = [[(7 * place + place * place) % VOCABULARY for place in range(24)]]
 """Longer than the windows below."""
 
@@ -163,7 +163,8 @@ def _encode(values: np.ndarray[Any, Any], dtype: str) -> bytes:
 def _draw(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     scale = 0.15 if "norm" in name or name.endswith("bias") else 0.25
     values = rng.standard_normal(shape) * scale
-    return (values + 1.0 if "norm" in name else values).astype(np.float32)
+    values = (values + 1.0 if "norm" in name else values).astype(np.float32)
+    return (values.view(np.uint32) & 0xFFFF0000).view(np.float32)  # exact in each type of weights
 
 
 def _shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -20,6 +20,7 @@ from tests.simulators import warm_programs
 FOLDER = Path(__file__).parents[1] / "huggingface" / "llama"
 RECORDED = json.loads((FOLDER / "reference.json").read_text())["texts"]
 HEADS, HEAD_SIZE, LAYERS = 2, 32, 3
+END_TOKENS = (2, 0)
 
 _GENAI = """
 import json, sys
@@ -84,7 +85,7 @@ def test_the_slot_has_the_tokenizer_and_the_wiring(slot: Path) -> None:
         assert (slot / name).read_bytes() == (FOLDER / name).read_bytes()
     config = json.loads((slot / "genai_config.json").read_text())["model"]
     assert (slot / config["decoder"]["filename"]).is_file()
-    assert config["eos_token_id"] == [2, 0]
+    assert tuple(config["eos_token_id"]) == END_TOKENS
     bill = json.loads((slot.parent / slot.name / "manifest.json").read_text())
     listed = {each["path"] for each in bill["additional_metadata"]["edgepack"]["files"]}
     assert {"genai_config.json", "tokenizer.json"} <= listed
@@ -119,4 +120,5 @@ def test_onnxruntime_genai_opens_the_slot(slot: Path) -> None:
         command = [sys.executable, "-P", "-c", _GENAI, str(slot), json.dumps(text["tokens"])]
         done = warm_programs.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout) == text["greedy_tokens"]
+        expected = [token for token in text["greedy_tokens"] if token not in END_TOKENS]
+        assert json.loads(done.stdout) == expected, "onnxruntime-genai leaves out the end token"
