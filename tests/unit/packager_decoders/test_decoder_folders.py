@@ -311,3 +311,14 @@ def test_an_export_whose_configuration_lacks_a_size_is_an_error(
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(BuildError, match="max_position_embeddings"):
         open_decoder(folder, tmp_path / "unused", silent)
+
+
+def test_a_cache_of_the_size_of_its_window_is_an_error(tmp_path: Path) -> None:
+    folder = _export_like_optimum(tmp_path / "optimum", "mistral", positions=False)
+    model = onnx.load(folder / "model.onnx")
+    attention = [node for node in model.graph.node if node.op_type == "GroupQueryAttention"]
+    for node in attention:
+        node.attribute.append(onnx.helper.make_attribute("sliding_window_cache", 1))
+    onnx.save(model, folder / "model.onnx")
+    with pytest.raises(BuildError, match="2 layers of the decoder keep a cache of the size"):
+        open_decoder(folder, tmp_path / "unused", silent)

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from edgepack.bundle.generation import GENAI_CONFIG
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import WEIGHTS_SUFFIX
+from edgepack.packager.graph.queries import attribute
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.source.decoders.checks import check_tokenizer, check_weights
 from edgepack.packager.source.decoders.export import export_decoder
@@ -36,6 +37,7 @@ from edgepack.packager.source.decoders.wiring import (
 )
 from edgepack.packager.source.fixed_inputs import Numbers
 from edgepack.packager.source.model import SourceModel, load_source
+from edgepack.text import counted
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -107,8 +109,28 @@ def open_decoder(
     """
     opened = _open(folder, work, progress, context)
     source = load_source(opened.model, shapes, values)
+    _check_cache(source)
     texts = describe_texts(opened.config, folder, source.inputs, source.outputs, context)
     return replace(source, notes=(opened.note, *source.notes), texts=texts)
+
+
+def _check_cache(source: SourceModel) -> None:
+    """Reject a graph whose cache of layers with a window has the size of the window.
+
+    ONNX Runtime computes such a graph only with a cache of that size, and not with the empty cache
+    that texts begin with.
+    """
+    windowed = [
+        node.name for node in source.model.graph.node if attribute(node, "sliding_window_cache", 0)
+    ]
+    if windowed:
+        raise BuildError(
+            f"{counted(len(windowed), 'layer')} of the decoder keep a cache of the size of their "
+            "window, and edgepack's devices keep the whole text",
+            found_in=f"node {windowed[0]!a:.200}, sliding_window_cache",
+            remedy="give the folder of the weights, or export again with --extra_options "
+            "windowed_kv_cache=false",
+        )
 
 
 def _open(folder: Path, work: Path, progress: Progress, context: int | None) -> OpenedDecoder:
