@@ -195,6 +195,24 @@ def test_agent_that_starts_waits_for_a_command_that_carries_out_its_order(
         assert device.is_running
 
 
+def test_agent_without_a_broker_carries_out_orders_of_commands(
+    tmp_path: Path, device: Device, release_keys: Keys
+) -> None:
+    lines = device.config.read_text().split("[broker]")
+    device.config.write_text(lines[0] + "[trust]" + lines[1].partition("[trust]")[2])
+    with running(device):
+        wait_until(lambda: (device.state_dir / SOCKET_FILE).exists(), device.said)
+        words = (archive(tmp_path, release_keys, 1), "--config", device.config, "--soak", "0")
+        done = run("install", *words)
+        assert done.returncode == 0, done.stderr
+        assert serving(device) == (1, True)
+        told = run("doctor", "--config", device.config).stdout
+        assert "the settings name none: the device runs without a fleet" in told
+        assert device.stop() == 0
+    assert "broker" not in device.said()
+    assert "Traceback" not in device.said()
+
+
 def answer_to(device: Device, packet: bytes) -> str:
     """Return why the agent ends a wrong packet's connection."""
     with connect_to_agent(device.state_dir, PATIENCE_S) as peer:

@@ -54,6 +54,46 @@ class Publisher(Protocol):
         """Return True if the broker said that coded chunks of that file come through."""
 
 
+class NoBroker:
+    """Publisher of a device without a fleet: nothing is sent, and nothing is received."""
+
+    is_connected = has_session = False
+    trouble = ""
+
+    def start(self) -> None:
+        """Do nothing: there is no connection."""
+
+    def stop(self) -> None:
+        """Do nothing: there is no connection."""
+
+    def look_after(self) -> None:
+        """Do nothing: there is no connection."""
+
+    def accept_session(self, _session: Session) -> bool:
+        """Return False: no controller gives a session."""
+        return False
+
+    def publish(
+        self,
+        _kind: topics.UpKind,
+        *_messages: Message,
+        retain: bool = False,
+        place: tuple[str, int] | None = None,
+    ) -> int | None:
+        """Return None: nothing was sent."""
+        return None
+
+    def renew_certificate(self) -> None:
+        """Do nothing: there is no connection."""
+
+    def listen(self, _files: frozenset[str]) -> None:
+        """Do nothing: no chunk comes."""
+
+    def hears_coded(self, _sha256: str) -> bool:
+        """Return False: no chunk comes."""
+        return False
+
+
 class BrokerLink:
     """The chunk source of an update that comes over the broker."""
 

@@ -14,13 +14,13 @@ import msgspec
 
 from edgepack.agent.broker.connection import Connection
 from edgepack.agent.broker.inbox import Inbox
-from edgepack.agent.broker.link import BrokerLink
+from edgepack.agent.broker.link import BrokerLink, NoBroker
 from edgepack.agent.broker.logs import RecentLog
 from edgepack.agent.broker.samples import capture_settings
 from edgepack.agent.broker.signing import make_signer
 from edgepack.agent.cli.reloading import read_again
 from edgepack.agent.cli.trusting import load_device_trust, load_trust, make_fetcher
-from edgepack.agent.config import AgentConfig, BrokerConfig
+from edgepack.agent.config import AgentConfig
 from edgepack.agent.daemon.agent import Agent
 from edgepack.agent.daemon.application_socket import ApplicationSocket
 from edgepack.agent.daemon.local_orders import LocalOrders, OrdersLink
@@ -28,7 +28,7 @@ from edgepack.agent.daemon.metrics import DeviceMetrics
 from edgepack.agent.daemon.model_server import ModelServer
 from edgepack.agent.daemon.service_manager import ServiceManager
 from edgepack.agent.daemon.signals import handle_signals
-from edgepack.agent.enrolment.renewal import make_keeper
+from edgepack.agent.enrolment.renewal import CertificateKeeper, make_keeper
 from edgepack.agent.hooks.firmware import FirmwareHook
 from edgepack.agent.hooks.process import GRACE_S
 from edgepack.agent.hooks.runner import check_hook_folder, run_hooks
@@ -84,14 +84,11 @@ def open_telemetry(config: AgentConfig) -> TelemetryBuffer:
     )
 
 
-def run_daemon(
-    config: AgentConfig, broker: BrokerConfig, path: Path, manager: ServiceManager
-) -> None:
+def run_daemon(config: AgentConfig, path: Path, manager: ServiceManager) -> None:
     """Run the agent until a signal stops the loop.
 
     Args:
         config: Settings.
-        broker: Their section of the broker.
         path: The settings file, which a reload reads again.
         manager: The service manager.
 
@@ -112,11 +109,8 @@ def run_daemon(
 
     worker = ThreadWorker(inbox.wake, tidy=tidy)
     fetch_worker = ThreadWorker(inbox.wake)
-    trust = load_device_trust(config)
-    signer = make_signer(config, boot)
-    identity = msgspec.structs.replace(
-        broker, cert_file=config.signing_certificate, key_file=config.signing_key
-    )
+    broker = config.broker
+    trust = load_device_trust(config) if broker is not None else None
 
     def reload(current: AgentConfig) -> tuple[AgentConfig, TrustPolicy] | None:
         if found := read_again(path, current, check_settings):
@@ -125,7 +119,15 @@ def run_daemon(
                 log.warning("%s", trouble)
         return found
 
-    connection = Connection(config, broker, inbox, boot=boot, signer=signer, rng=random.Random())
+    keeper: CertificateKeeper | None = None
+    connection: Connection | NoBroker = NoBroker()
+    if broker is not None:
+        signer, rng = make_signer(config, boot), random.Random()
+        connection = Connection(config, broker, inbox, boot=boot, signer=signer, rng=rng)
+        identity = msgspec.structs.replace(
+            broker, cert_file=config.signing_certificate, key_file=config.signing_key
+        )
+        keeper = make_keeper(identity, config.device, wall=time.time)
     orders = LocalOrders(Path(config.state_dir), inbox.wake)
     logging.getLogger().addHandler(recent_log := RecentLog())
     installer = make_agent_installer(
@@ -150,7 +152,7 @@ def run_daemon(
         ),
         boot=boot,
         trust=trust,
-        keeper=make_keeper(identity, config.device, wall=time.time),
+        keeper=keeper,
         metrics=metrics,
         applications=applications,
         manager=manager,

@@ -26,7 +26,7 @@ from edgepack.agent.config import read_config
 from edgepack.agent.state.lock import lock_when_disk_works
 from edgepack.core_files import forbid_core_files
 from edgepack.durable import is_disk_fault
-from edgepack.errors import DeviceError, EdgepackError
+from edgepack.errors import EdgepackError
 from edgepack.json_text import json_text
 from edgepack.key_place import check_key_place, into_work_tree_option
 from edgepack.setting_options import Number
@@ -66,14 +66,8 @@ def run(config_path: Path, verbose: bool) -> None:
     manager = find_service_manager()
     log_to_stderr(verbose=verbose)
     config = read_config(config_path)
-    if config.broker is None:
-        raise DeviceError(
-            "the settings name no broker",
-            found_in=str(config_path),
-            remedy='add a section [broker] with url = "mqtts://…"',
-        )
     with lock_when_disk_works(Path(config.state_dir), DISK_RETRY_S, manager.waiting):
-        run_daemon(config, config.broker, config_path, manager)
+        run_daemon(config, config_path, manager)
 
 
 @cli.command()

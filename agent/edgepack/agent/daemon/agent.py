@@ -526,7 +526,9 @@ class Agent:
         parts = [f"{serving} served"]
         if moving:
             parts.append(f"updating {', '.join(sorted(moving))}")
-        if not self._publisher.is_connected:
+        if self._config.broker is None:
+            parts.append("without a fleet")
+        elif not self._publisher.is_connected:
             parts.append("broker not reached")
         if self._is_stale:
             parts.append("the settings file has an error: see the log")

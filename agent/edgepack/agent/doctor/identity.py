@@ -125,7 +125,7 @@ def check_broker(device: Device) -> Iterator[Finding]:
     if config is None:
         return
     if config.broker is None:
-        yield warn("broker", "the settings name none", 'add [broker] with url = "mqtts://…"')
+        yield ok("broker", "the settings name none: the device runs without a fleet")
         return
     if status is not None and status.is_running and (known := status.broker):
         minutes = (device.now - known.since) / 60
