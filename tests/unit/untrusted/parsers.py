@@ -99,6 +99,7 @@ from tests.simulators.trusting_device import TENANT, TrustingDevice, wants, word
 from tests.simulators.world import World
 from tests.unit.agent.test_daemon import MemoryPublisher, make_daemon
 from tests.unit.untrusted.table import Parser, Read
+from tests.unit.untrusted.text_parsers import text_parsers
 from tests.unit.untrusted.web_parsers import web_parsers
 
 COMPAT = Path(__file__).parents[2] / "compat"
@@ -121,6 +122,7 @@ def all_parsers(folder: Path) -> Iterator[Parser]:
     yield from _of_state(folder)
     yield from _of_registries(folder, bundle)
     yield from web_parsers(folder)
+    yield from text_parsers()
 
 
 def _in_file(path: Path, read: Callable[[Path], object]) -> Read:

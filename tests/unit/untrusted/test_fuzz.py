@@ -57,6 +57,8 @@ NAMES = (
     *("ranges of a source", "file of a web server"),
     *("token of a registry", "reasons of a registry", "challenge of a registry"),
     *("handshake of a WebSocket", "frames of a WebSocket"),
+    *("wiring of a decoder", "tokenizer", "settings of a tokenizer", "chat template"),
+    *("request for an answer", "request for a text"),
 )
 
 
