@@ -18,6 +18,7 @@ from edgepack.agent.state.holders import HolderWatch, open_holders
 from edgepack.agent.state.pointer import PointerFile
 from edgepack.agent.state.running_marks import RUNNING
 from edgepack.agent.telemetry.collector import LatencyCollector
+from edgepack.bundle.agent_release import AGENT_RELEASE
 from edgepack.errors import DeviceError
 from tests.simulators.model_server import ModelServer
 from tests.simulators.pointers import write_pointer
@@ -41,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Mode
         *('origins = ["http://page.example"]', "body_bytes = 8000000", "memory_bytes = 20000000"),
     )
     server = ModelServer(tmp_path_factory.mktemp("server"), *limits)
-    for name, side in (("tiny", 8), ("slow", SIDE)):
+    for name, side in (("tiny", 8), ("slow", SIDE), (AGENT_RELEASE, 8)):
         pointer = install_model(server.state_dir, 1, scale=1.0, name=name, side=side)
         write_pointer(server.state_dir, pointer)
     server.start()
@@ -69,6 +70,7 @@ def test_server_describes_itself_and_its_models(server: ModelServer) -> None:
     assert server.ask("GET", "/v2").value["name"] == "edgepack"
     assert server.ask("GET", "/v2/health/live").value == {"live": True}
     assert server.ask("GET", "/v2/models").value == {"models": ["slow", "tiny"]}
+    assert server.ask("GET", f"/v2/models/{AGENT_RELEASE}").status == 404, "it is only a proof"
     for path in ("/v2/models/tiny", "/v2/models/tiny/versions/1.1.0"):
         found = server.ask("GET", path).value
         assert found["versions"] == ["1.1.0"]

@@ -12,6 +12,7 @@ from edgepack.agent.server.hosted_model import HostedModel
 from edgepack.agent.server.http_messages import HttpError
 from edgepack.agent.serving.following import Follower
 from edgepack.agent.state.pointer import active_models, pointer_path
+from edgepack.bundle.agent_release import AGENT_RELEASE
 from edgepack.errors import EdgepackError
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class Hosting:
     def _is_installed(self, name: str) -> bool:
         """Check whether a model is here that the next look will find."""
         with contextlib.suppress(ValueError, OSError):
-            return pointer_path(self._state_dir, name).is_file()
+            return name != AGENT_RELEASE and pointer_path(self._state_dir, name).is_file()
         return False
 
     async def follow(self) -> None:
@@ -97,7 +98,7 @@ class Hosting:
             except OSError as error:
                 log.warning("the models of the device cannot be listed: %s", error)
             else:
-                self._compare(set(found))
+                self._compare(set(found) - {AGENT_RELEASE})  # Its model is only a proof.
             await asyncio.sleep(LOOK_S)
 
     async def cancel_long(self, patience_s: float) -> bool:

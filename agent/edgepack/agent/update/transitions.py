@@ -81,12 +81,14 @@ class Transitions:
         Raises:
             OSError: The decision cannot be saved; nothing has changed.
         """
-        journal, because = self._model.store.journal, (because or note.told.because)[:MAX_TEXT]
+        journal = self._model.store.journal
+        because = (because or note.told.because or "no symptom is left")[:MAX_TEXT]
         before, after = journal.watch.told.state, note.told.state
         event = self._event("watch", journal.offer, because, before, after)
         outbox = (*journal.outbox, event)[-MAX_OUTBOX:]
         self._model.store.update(outbox=outbox, watch=note, **changes)
-        log.warning(
+        log.log(
+            logging.WARNING if note.told.symptom else logging.INFO,
             "model=%s watch=%s symptom=%s wanted=%s chosen=%s because=%s",
             *(self._model.name, after, note.told.symptom or "none"),
             *(note.told.wanted, note.told.chosen, because),

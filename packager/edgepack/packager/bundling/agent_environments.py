@@ -8,7 +8,7 @@ import hashlib
 import lzma
 import re
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from email.parser import HeaderParser
 from io import BytesIO
 from pathlib import Path
@@ -91,11 +91,15 @@ def _unpack(package: Path, folder: Path) -> Iterator[tuple[str, str, Path]]:
     """Unpack the environment of a package; yield kind, path in the environment, and file."""
     try:
         members = _read_members(package)
-        with tarfile.open(fileobj=BytesIO(lzma.decompress(members["control.tar.xz"]))) as control:
+        with tarfile.open(
+            fileobj=BytesIO(lzma.decompress(_member(members, "control.tar.xz")))
+        ) as control:
             found = control.extractfile("./control")
             fields = HeaderParser().parsestr(found.read().decode() if found else "")
         machine = MACHINES[fields["Architecture"]]
-        with tarfile.open(fileobj=BytesIO(lzma.decompress(members["data.tar.xz"]))) as data:
+        with tarfile.open(
+            fileobj=BytesIO(lzma.decompress(_member(members, "data.tar.xz")))
+        ) as data:
             for number, entry in enumerate(data):
                 named = _HOME.fullmatch(entry.name)
                 content = data.extractfile(entry) if named and entry.isreg() else None
@@ -108,6 +112,17 @@ def _unpack(package: Path, folder: Path) -> Iterator[tuple[str, str, Path]]:
         raise BuildError(
             f"not a package of the agent: {error}", found_in=str(package), remedy=_REMEDY
         ) from error
+
+
+def _member(members: Mapping[str, bytes], name: str) -> bytes:
+    """Return a member of a package.
+
+    Raises:
+        ValueError: The package has no such member, for instance since it is compressed otherwise.
+    """
+    if name not in members:
+        raise ValueError(f"it has no {name}, but {', '.join(members) or 'nothing'}")
+    return members[name]
 
 
 def _read_members(package: Path) -> dict[str, bytes]:
