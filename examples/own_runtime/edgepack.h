@@ -31,7 +31,7 @@ enum edgepack_outcome { EDGEPACK_DONE, EDGEPACK_FAILED, EDGEPACK_NOT_FINITE };
 struct edgepack {
     struct edgepack_model model; /* The release that runs. */
     char opening[66], trouble[400];
-    double pending_ms[256], sent_at, running_at;
+    double pending_ms[256], sent_at, running_at, insisted_at;
     int pending, failures, not_finite, running, told_running, watch, changed, closed;
     long long lost;
 };
@@ -165,7 +165,9 @@ static inline void edgepack_end(struct edgepack *e, double began, enum edgepack_
     if (outcome == EDGEPACK_FAILED) e->failures < 1000 ? e->failures++ : (int)e->lost++;
     else if (e->pending == 256) e->lost++;
     else e->pending_ms[e->pending++] = (now - began) * 1e3, e->not_finite += outcome == EDGEPACK_NOT_FINITE;
-    if (e->told_running) edgepack_insist(e, 3); /* Else the agent believes in a hang. */
+    int waits = now - e->insisted_at >= 1.0; /* An agent that is stopped must not slow inferences down. */
+    if (e->told_running) edgepack_insist(e, waits ? 3 : 0); /* Else the agent believes in a hang. */
+    if (e->told_running && waits) e->insisted_at = now;
     else if (e->pending == 256 || now - e->sent_at >= 1.0) edgepack_report(e);
 }
 
