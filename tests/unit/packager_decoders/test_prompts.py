@@ -150,5 +150,15 @@ def test_a_model_with_other_inputs_is_rejected(folder: Path) -> None:
         _open(folder, _GOOD)
 
 
+def test_a_cache_of_open_head_size_has_the_size_that_the_folder_states(folder: Path) -> None:
+    """Graphs of onnxruntime-genai's builder leave the size open."""
+    model = draw_decoder()
+    for value in model.graph.input[3:]:
+        value.type.tensor_type.shape.dim[3].dim_param = "kv_cache_dim"
+    onnx.save(model, folder / "model.onnx")
+    (folder / "genai_config.json").write_text('{"model": {"decoder": {"head_size": 16}}}')
+    assert _open(folder, _GOOD).samples.read(0)["past_key_values.0.key"].shape == (1, 4, 0, 16)
+
+
 def test_tokens_have_the_type_of_the_input(folder: Path) -> None:
     assert _open(folder, _GOOD).samples.read(0)["input_ids"].dtype == np.int64

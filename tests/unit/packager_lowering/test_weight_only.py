@@ -24,6 +24,7 @@ from edgepack.packager.quantization.weight_only.blocks import (
 )
 from edgepack.packager.quantization.weight_only.candidate_maker import WeightOnlyCandidateMaker
 from edgepack.packager.quantization.weight_only.moments import measure_moments, parts_that_fit
+from edgepack.packager.quantization.weight_only.unfold import unfold_weights
 from edgepack.packager.runtime.model_run import ModelRunner
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.tasks.arrays import Singles
@@ -182,6 +183,16 @@ def test_a_tied_table_stays_float_with_its_product(tmp_path: Path) -> None:
     maker = _maker(_tied(is_twice=False), tmp_path)
     built = maker.build(spec("rtn", float_nodes=("head",)))
     assert [node.op_type for node in built.model.graph.node] == ["Gather", "Flatten", "Gemm"]
+
+
+def test_products_with_scales_of_16_bits_unfold_to_floats(tmp_path: Path) -> None:
+    maker = _maker(_products(), tmp_path, methods=("rtn",), scale_bits=16)
+    built = maker.build(spec("rtn")).model
+    floats = unfold_weights(built)
+    assert floats is not None
+    wanted = ModelRunner(built, tmp_path / "built.onnx").run(_samples().read(0))["y"]
+    got = ModelRunner(floats, tmp_path / "floats.onnx").run(_samples().read(0))["y"]
+    assert _furthest(got, wanted) < 1e-3
 
 
 def test_half_scales_keep_their_sign_and_are_never_zero() -> None:

@@ -55,7 +55,7 @@ def unfold_weights(model: onnx.ModelProto) -> onnx.ModelProto | None:
         if made is not None:
             graph.initializer.append(numpy_helper.from_array(made, node.output[0]))
         elif node.op_type in PACKED_PRODUCT:
-            nodes += _as_product(node, floats)
+            nodes += _as_product(node, floats, values)
         else:
             nodes.append(node)
             continue
@@ -95,15 +95,24 @@ def _moves_for(node: onnx.NodeProto, index: GraphIndex) -> onnx.NodeProto | None
     return before if is_move and is_alone and not before.domain else None
 
 
-def _as_product(node: onnx.NodeProto, model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Yield a MatMulNBits as a MatMul, and an Add for its bias; its weights join the model."""
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+def _as_product(
+    node: onnx.NodeProto, model: onnx.ModelProto, known: KnownValues
+) -> Iterator[onnx.NodeProto]:
+    """Yield a MatMulNBits as a MatMul, and an Add for its bias; its weights join the model.
+
+    Scales may be stored in 16 bits, with a Cast.
+    """
     data, codes, scales, zero_points, order, bias = (*node.input, *[""] * _INPUTS)[:_INPUTS]
     stored = [name for name in (codes, scales, zero_points) if name]
-    if order or any(name not in constants for name in stored):
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    found = (
+        stored_tensors.values(constants[name]) if name in constants else known.value_of(name)
+        for name in stored
+    )
+    of = {name: value for name, value in zip(stored, found, strict=True) if value is not None}
+    if order or len(of) < len(stored):
         yield node
         return
-    of = {name: stored_tensors.values(constants[name]) for name in stored}
     weight = read_packed(attributes(node), of[codes], of[scales], of.get(zero_points))
     product, name = f"{node.output[0]}/product", f"{node.output[0]}/weights"
     values = np.ascontiguousarray(weight.restore().T, of[scales].dtype)
