@@ -220,6 +220,7 @@ def make_text_bundle(
     *,
     release: int = 1,
     name: str = "chat",
+    version: str = "",
     assets: Mapping[str, str] | None = None,
     context: int = CONTEXT,
     forgets: bool = False,
@@ -231,6 +232,7 @@ def make_text_bundle(
         key: Signs; None leaves the bundle unsigned.
         release: Seed of the weights, and the version `1.<release>.0`.
         name: Of the model.
+        version: In place of that version.
         assets: Files for texts; None takes the usual files.
         context: Tokens of a text.
         forgets: Whether the graph reads no cache.
@@ -251,7 +253,7 @@ def make_text_bundle(
     files = (entry(folder, f"{variant.folder}/{variant.model_file}"),)
     facts = BundleFacts(
         name=name,
-        version=f"1.{release}.0",
+        version=version or f"1.{release}.0",
         release=release,
         source_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
         files=tuple(entry(folder, one) for one in shared),

@@ -5,16 +5,19 @@ from importlib.util import find_spec
 from time import monotonic
 
 import msgspec
+import numpy as np
 
 from edgepack.agent.generation.decoding import Decoding, check_wiring
 from edgepack.agent.generation.sampling import Sampler, Sampling, choose_sampling
 from edgepack.agent.generation.template import ChatTemplate, Message
 from edgepack.agent.generation.tokenizing import TextStream, TextTokenizer
 from edgepack.agent.generation.wiring import Wiring, read_wiring
-from edgepack.agent.runtime.sessions import Session
+from edgepack.agent.runtime.sessions import Session, Tensor
 from edgepack.bundle.generation import GENAI_CONFIG, TOKENIZER
 
 PACKAGES = ("jinja2", "tokenizers")
+TEXT_LOGITS_BYTES = 16 * 1024 * 1024
+"""Logits of a text that runs at once, at most."""
 MOST_STOPS = 16
 MOST_STOP_LETTERS = 1000
 
@@ -142,6 +145,29 @@ class TextModel:
         if most < 1:
             raise ValueError(f"max_tokens is at least 1, not {most}")
         return PreparedText(tokens=tokens, most=min(most, room), sampling=sampling, stop=stop)
+
+    def feeds_of(self, tokens: Sequence[int]) -> dict[str, Tensor]:
+        """Return the inputs that run a text at once, with an empty cache.
+
+        Args:
+            tokens: The text; of a long text the last tokens, so that the logits stay small.
+        """
+        graph, session = self.wiring.graph, self._session
+        logits = next(one for one in session.outputs if one.name == graph.outputs.logits)
+        most = max(
+            1, TEXT_LOGITS_BYTES // (self.wiring.vocabulary * np.dtype(logits.dtype).itemsize)
+        )
+        ids = np.array([list(tokens)[-most:]])
+        empty = (1, graph.num_key_value_heads, 0, graph.head_size)
+        rows = {
+            graph.inputs.input_ids: ids,
+            graph.inputs.attention_mask: np.ones_like(ids),
+            graph.inputs.position_ids: np.arange(ids.size)[None],
+        }
+        return {
+            one.name: rows.get(one.name, np.zeros(empty)).astype(one.dtype)
+            for one in session.inputs
+        }
 
     def begin(self, capacity: int) -> Decoding:
         """Return the cache of a text.

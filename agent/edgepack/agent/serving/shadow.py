@@ -53,6 +53,10 @@ LEAST_MS = 0.1
 _CLOSE_S = 5.0
 
 
+_Taken = tuple[dict[str, Tensor], dict[str, Tensor] | None, float]
+"""Inputs, outputs (None for a text that still runs) and duration of an inference."""
+
+
 class ShadowRunner:
     """Has the shadow release compute some of the inferences of the serving release.
 
@@ -80,6 +84,7 @@ class ShadowRunner:
         note_disagreement: Callable[[dict[str, Tensor]], None] = lambda _: None,
         threads: int = 1,
     ) -> None:
+        self._session = session
         self._folder = slot_folder(state_dir, shadow.bundle.digest)
         self.shadow = shadow
         self._recorder = recorder
@@ -99,12 +104,30 @@ class ShadowRunner:
             agreements=newer.facts.agreements,
         )
         self._is_free = threading.Semaphore()
-        self._queue: queue.SimpleQueue[tuple[dict[str, Tensor], dict[str, Tensor], float] | None]
+        self._queue: queue.SimpleQueue[_Taken | None]
         self._queue = queue.SimpleQueue()
         self._stop = threading.Event()
         title = f"edgepack-shadow-{shadow.bundle.name}"
         self._thread = threading.Thread(target=self._work, name=title, daemon=True)
         self._thread.start()
+
+    def offer_text(self, feeds: Mapping[str, Tensor]) -> None:
+        """Take a text, if selected; never wait. Both releases then run the text at once.
+
+        The inputs are never kept as a sample.
+
+        Args:
+            feeds: Inputs that have the text and an empty cache; nobody changes the arrays.
+        """
+        if self._stop.is_set():
+            return
+        self._observe(feeds)
+        if random.random() >= self.shadow.share:
+            return
+        if self._is_free.acquire(blocking=False):
+            self._queue.put((dict(feeds), None, 0.0))
+        else:
+            self._recorder.drop()
 
     def offer(
         self, feeds: Mapping[str, Tensor], outputs: Mapping[str, Tensor], taken_ms: float
@@ -195,6 +218,9 @@ class ShadowRunner:
                     is_open = True
                 began = time.monotonic()
                 feeds, outputs, serving_ms = taken
+                is_text = outputs is None
+                if outputs is None:
+                    outputs, serving_ms = self._session.run_timed(feeds)
                 answer = self._process.ask(feeds, outputs)
                 is_spaced = began - self._spaced_at >= self.spacing_s
                 if is_spaced:
@@ -206,7 +232,7 @@ class ShadowRunner:
                     failed=answer.failed,
                     is_slow=0 < limit_ms < answer.taken_ms,
                 )
-                if not answer.agreed:
+                if not answer.agreed and not is_text:
                     self._note_disagreement(feeds)
                 busy_s = time.monotonic() - began
                 self._stop.wait(busy_s / self.shadow.busy_share - busy_s)

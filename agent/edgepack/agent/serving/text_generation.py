@@ -74,6 +74,7 @@ class OwnGeneration(Generation):
             self._end_session()
             raise
         self._prompt_tokens = len(prepared.tokens)
+        self._tokens = list(prepared.tokens)
         self._is_over = False
         decoding.note_progress = release.note_running
         self._decoding: Decoding | None = decoding
@@ -130,6 +131,7 @@ class OwnGeneration(Generation):
                 release.record.fail()
             self._end()
             raise
+        self._tokens.append(piece.token)
         if piece.finish_reason:
             self._count(release)
             self._end()
@@ -154,6 +156,9 @@ class OwnGeneration(Generation):
         gates could not compare releases by it.
         """
         release.record.latency.record(self.token_ms or self.first_token_ms)
+        shadow, texts = release.shadow, release.texts
+        if shadow is not None and texts is not None:
+            shadow.offer_text(texts.feeds_of(self._tokens))
 
     def _end(self) -> None:
         self._is_over = True
