@@ -19,6 +19,7 @@ from onnx import numpy_helper
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.model_files import (
     WEIGHTS_SUFFIX,
+    has_own_file,
     is_large,
     link,
     save_model,
@@ -102,7 +103,7 @@ def save_for_session(model: onnx.ModelProto, path: Path) -> None:
         model: The model.
         path: The `.onnx` file; its folder must exist.
     """
-    if is_large(model):
+    if has_own_file(model):
         save_model(model, path)
     elif any(map(stored_tensors.is_held, model.graph.initializer)):
         written = deepcopy(model)

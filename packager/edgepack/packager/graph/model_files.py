@@ -18,8 +18,11 @@ from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.queries import all_nodes, is_standard
 
-EXTERNAL_ABOVE_BYTES = 1_800_000_000
-"""Weights beyond this go to a file of their own: below protobuf's 2 GB with room for the graph."""
+EXTERNAL_ABOVE_BYTES = 256_000_000
+"""Weights beyond this go to a file of their own, which all forms of a model share and map."""
+
+_MESSAGE_BYTES = 1_800_000_000
+"""Largest weights in a single file: below protobuf's 2 GB with room for the graph."""
 
 WEIGHTS_SUFFIX = ".data"
 
@@ -53,6 +56,11 @@ def weights_size_bytes(model: onnx.ModelProto) -> int:
 
 def is_large(model: onnx.ModelProto) -> bool:
     """Return True if the weights are too large for a single file."""
+    return weights_size_bytes(model) > _MESSAGE_BYTES
+
+
+def has_own_file(model: onnx.ModelProto) -> bool:
+    """Return True if the weights go to a file of their own."""
     return weights_size_bytes(model) > EXTERNAL_ABOVE_BYTES
 
 
@@ -98,9 +106,9 @@ def save_model(model: onnx.ModelProto, path: Path) -> int:
     """
     weights_bytes = 0
     written = model
-    if is_large(model) or any(map(stored_tensors.is_held, model.graph.initializer)):
+    if has_own_file(model) or any(map(stored_tensors.is_held, model.graph.initializer)):
         written = deepcopy(model)
-    if is_large(model):
+    if has_own_file(model):
         weights_bytes = _write_weights(written.graph, path.with_suffix(WEIGHTS_SUFFIX))
     elif written is not model:
         for tensor in written.graph.initializer:
@@ -192,7 +200,7 @@ def open_on_cpu(
     """
     options = quiet_options(threads=threads, optimize=optimize)
     weights = path.with_suffix(WEIGHTS_SUFFIX)
-    if weights.exists() and weights.stat().st_size > EXTERNAL_ABOVE_BYTES:
+    if weights.exists() and weights.stat().st_size > _MESSAGE_BYTES:
         options.add_session_config_entry("session.disable_prepacking", "1")
     return cpu_session(path, options)
 

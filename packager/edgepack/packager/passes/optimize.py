@@ -33,7 +33,7 @@ from edgepack.packager.graph.held_weights import hold_weights, save_for_session
 from edgepack.packager.graph.model_files import (
     RUNTIME_ERRORS,
     cpu_session,
-    is_large,
+    has_own_file,
     load_model,
     opset_of,
     quiet_options,
@@ -81,7 +81,7 @@ def optimize(model: onnx.ModelProto, settings: Optimize, context: PassContext) -
     options.optimized_model_filepath = str(after)
     if settings.level in _APPROXIMATES_GELU:
         options.add_session_config_entry("optimization.enable_gelu_approximation", "1")
-    if is_large(model):
+    if has_own_file(model):
         options.add_session_config_entry(
             "session.optimized_model_external_initializers_file_name", "after.data"
         )
