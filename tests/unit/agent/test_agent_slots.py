@@ -199,6 +199,7 @@ def test_damaged_slot_never_runs(machine: Machine) -> None:
     assert machine.start() == "a"
     (machine.slots / "a/digests").write_text("")
     assert machine.start() == "packaged"
+    assert "slot b of the agent (version 3.0) is damaged" in machine.view("").trouble
 
 
 @pytest.mark.parametrize("line", ["", "../../tmp x", "a", "a b c d", "\0\xff" * 500])

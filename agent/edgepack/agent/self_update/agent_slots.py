@@ -190,7 +190,8 @@ class AgentSlots:
     def trouble(self) -> str:
         """Reason why the launcher did not start the active slot; "" if it did, or a trial."""
         active = self._read(ACTIVE)[0]
-        if not active or self.running in (active, self._read(TRIAL)[0]):
+        is_right = bool(self.running) and self.running in (active, self._read(TRIAL)[0])
+        if not active or is_right:
             return ""
         version = self._version_of(active) or "unknown"
         return (
