@@ -57,16 +57,30 @@ class Bench:
         return path
 
 
-@pytest.fixture
-def bench(tmp_path: Path, release_keys: Keys) -> Iterator[Bench]:
-    bench = Bench(tmp_path, release_keys)
+@pytest.fixture(scope="module")
+def running_bench(
+    tmp_path_factory: pytest.TempPathFactory, release_keys: Keys
+) -> Iterator[tuple[Bench, list[str]]]:
+    """Yield a bench with a running agent and an application, and the application's errors."""
+    bench = Bench(tmp_path_factory.mktemp("bench"), release_keys)
     bench.device.start()
     try:
         with application(bench.device) as errors:
-            yield bench
-        assert not errors
+            yield bench, errors
     finally:
         bench.device.kill()
+
+
+@pytest.fixture
+def bench(running_bench: tuple[Bench, list[str]]) -> Iterator[Bench]:
+    """Yield the bench, which serves release 1 again whatever a test before has done."""
+    bench, errors = running_bench
+    if serving(bench.device) != (1, True):
+        words = ("rollback", "tiny", "--config", bench.device.config)
+        warm_programs.run([*COMMAND, *words], check=True, capture_output=True)
+    assert serving(bench.device) == (1, True)
+    yield bench
+    assert not errors
 
 
 def mender_artifact(board: MenderBoard, number: int, bundle: Path) -> Path:
@@ -80,8 +94,8 @@ def call(*words: str | Path) -> int:
     return subprocess.run(words, capture_output=True, check=False, timeout=400).returncode
 
 
-def test_mender_installs_commits_and_rolls_back(bench: Bench) -> None:
-    board = MenderBoard(bench.folder / "board")
+def test_mender_installs_commits_and_rolls_back(bench: Bench, tmp_path: Path) -> None:
+    board = MenderBoard(tmp_path / "board")
     bench.write_module("mender", board.folder / "modules" / "edgepack")
     mender = board.folder / "mender"
     two, wrong = (mender_artifact(board, n, bench.archives[n - 1]) for n in (2, 3))
@@ -170,9 +184,9 @@ class ModelSwupdate(SwupdateBoard):
 
 @pytest.mark.parametrize("kind", [ModelRauc, ModelSwupdate])
 def test_rauc_and_swupdate_fail_their_update_if_the_proof_fails(
-    bench: Bench, kind: type[Board]
+    bench: Bench, kind: type[Board], tmp_path: Path
 ) -> None:
-    board = kind(bench.folder / "board")
+    board = kind(tmp_path / "board")
     try:
         if isinstance(board, ModelRauc):
             hook = bench.write_module("rauc", bench.folder / "hook")
