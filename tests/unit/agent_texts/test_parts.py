@@ -40,6 +40,17 @@ def test_settings_narrow_the_tokens() -> None:
     assert 3 not in _draws(temperature=100)
 
 
+def test_tokens_of_the_text_are_made_less_likely_as_in_transformers() -> None:
+    settings = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0, repetition_penalty=1.5)
+    sampler = Sampler(settings, prompt=[1])
+    logits = np.array([0.1, 2.0, 1.0, -1.0, 1.5], np.float32)
+    assert [sampler.pick(logits) for _ in range(4)] == [4, 1, 1, 1]
+    negative = np.array([-1.0, -1.2], np.float32)
+    sampler = Sampler(settings, prompt=[0])
+    assert sampler.pick(negative) == 1
+    assert negative.tolist() == pytest.approx([-1.0, -1.2])
+
+
 def test_large_vocabularies_keep_the_same_tokens() -> None:
     shares = np.random.default_rng(0).random(5000) ** 8
     order = np.argsort(-shares, kind="stable")

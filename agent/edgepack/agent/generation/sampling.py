@@ -2,6 +2,7 @@
 
 import math
 import secrets
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -26,12 +27,14 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
         top_k: Likeliest tokens that are drawn from; 0 for all.
         top_p: Least sum of the probabilities of the likeliest tokens that are drawn from.
         seed: Start of the random numbers: the same seed gives the same text.
+        repetition_penalty: Divisor of the logits of tokens that the text has; 1 for none.
     """
 
     temperature: float
     top_k: int
     top_p: float
     seed: int
+    repetition_penalty: float = 1.0
 
 
 def choose_sampling(
@@ -55,20 +58,31 @@ def choose_sampling(
     seed = secrets.randbelow(MAX_SEED) if seed is None else seed
     for name, value, is_right, expected in (
         ("temperature", temperature, 0 <= temperature <= MAX_TEMPERATURE, "0 to 100"),
-        ("top_k", top_k, 0 <= top_k <= 2**22, "0 to 4194304"),
+        ("top_k", top_k, 0 <= top_k <= 2**24, "0 to 16777216"),
         ("top_p", top_p, 0 < top_p <= 1, "above 0, and at most 1"),
         ("seed", seed, 0 <= seed <= MAX_SEED, f"0 to {MAX_SEED}"),
     ):
         if not is_right:
             raise ValueError(f"{name} is {expected}, not {value}")
-    return Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    return Sampling(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        repetition_penalty=defaults.repetition_penalty,
+    )
 
 
 class Sampler:
-    """Draws the tokens of a text, in order."""
+    """Draws the tokens of a text, in order.
 
-    def __init__(self, settings: Sampling) -> None:
-        self._settings = settings
+    Args:
+        settings: See `Sampling`.
+        prompt: Tokens of the prompt.
+    """
+
+    def __init__(self, settings: Sampling, prompt: Iterable[int] = ()) -> None:
+        self._settings, self._seen = settings, set(prompt)
         self._random = np.random.Generator(np.random.PCG64(settings.seed))
 
     def pick(self, logits: Logits) -> int:
@@ -80,6 +94,16 @@ class Sampler:
         Raises:
             DeviceError: The model gave no numbers.
         """
+        penalty = self._settings.repetition_penalty
+        if penalty != 1:
+            seen = np.fromiter(self._seen, np.int64)
+            logits, repeated = logits.copy(), logits[seen]
+            logits[seen] = np.where(repeated > 0, repeated / penalty, repeated * penalty)
+        token = self._choose(logits)
+        self._seen.add(token)
+        return token
+
+    def _choose(self, logits: Logits) -> int:
         likeliest = int(logits.argmax())
         if not math.isfinite(logits[likeliest]):
             raise DeviceError(

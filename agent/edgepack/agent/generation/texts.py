@@ -193,7 +193,8 @@ class TextModel:
         Raises:
             DeviceError: The provider failed.
         """
-        sampler, stream = Sampler(prepared.sampling), TextStream(self.tokenizer, prepared.stop)
+        sampler = Sampler(prepared.sampling, prepared.tokens)
+        stream = TextStream(self.tokenizer, prepared.stop)
         tokens = prepared.tokens
         for number in range(1, prepared.most + 1):
             began = monotonic()

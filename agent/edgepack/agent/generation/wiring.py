@@ -68,13 +68,15 @@ class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True):
         temperature: Divisor of the logits.
         top_k: Likeliest tokens that are drawn from; 0 for all.
         top_p: Least sum of the probabilities of the likeliest tokens that are drawn from.
+        repetition_penalty: Divisor of the logits of tokens that the text has; 1 for none.
         past_present_share_buffer: Whether the graph writes to the memory of its past.
     """
 
     do_sample: bool = False
     temperature: Annotated[float, msgspec.Meta(ge=0, le=100)] = 1.0
-    top_k: Annotated[int, msgspec.Meta(ge=0, le=2**22)] = 0
+    top_k: Annotated[int, msgspec.Meta(ge=0, le=2**24)] = 0
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    repetition_penalty: Annotated[float, msgspec.Meta(gt=0, le=100)] = 1.0
     past_present_share_buffer: bool = False
 
 
