@@ -38,9 +38,9 @@ def test_numbers_are_those_of_the_definitions() -> None:
     details = measured.details
     assert details[PERPLEXITY_RATIO] == pytest.approx(math.exp(nats))
     assert details[DIVERGENCE] == pytest.approx(entropy(first, second, axis=1).mean())
-    assert details[FORCED_TOKENS] == np.mean(first.argmax(1) == second.argmax(1))
+    assert details[FORCED_TOKENS] == pytest.approx(np.mean(first.argmax(1) == second.argmax(1)))
     right = [shares[:8].argmax(1) == answer for shares in (first, second)]
-    assert details[FLIPPED_TOKENS] == np.mean(right[0] != right[1])
+    assert details[FLIPPED_TOKENS] == pytest.approx(np.mean(right[0] != right[1]))
 
 
 def test_one_percent_is_lost_at_a_ratio_of_1_01_or_at_5_thousandths_of_a_nat() -> None:
@@ -65,6 +65,14 @@ def test_intervals_of_texts_hold_the_true_value_as_often_as_they_say() -> None:
         details = measure_texts([pool[index] for index in chosen]).details
         held += details[f"{DIVERGENCE}_low"] <= truth <= details[f"{DIVERGENCE}_high"]
     assert 88 <= held < 100
+
+
+def test_few_tokens_without_a_flip_leave_some_open() -> None:
+    texts = [compare_text(_scores(seed), _scores(seed), np.arange(8)) for seed in range(5)]
+    details = measure_texts(texts).details
+    assert details[FLIPPED_TOKENS] == details[f"{FLIPPED_TOKENS}_low"] == 0.0
+    assert 0.05 < details[f"{FLIPPED_TOKENS}_high"] < 0.3
+    assert details[f"{FORCED_TOKENS}_low"] < 1.0 == details[f"{FORCED_TOKENS}_high"]
 
 
 def test_scores_that_are_not_finite_are_the_worst() -> None:

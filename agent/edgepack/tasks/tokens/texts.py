@@ -26,7 +26,7 @@ from edgepack.tasks.details import (
     PERPLEXITY_RATIO,
     bounded,
 )
-from edgepack.tasks.intervals import kept_low, ratio_bounds
+from edgepack.tasks.intervals import independent, kept_low, ratio_bounds, share_bounds
 from edgepack.tasks.tokens.measure import LIKELIHOOD, TASK, log_shares
 from edgepack.text import counted
 
@@ -126,8 +126,9 @@ def measure_texts(texts: Sequence[TextCounts], output: str = "") -> Agreement:
     flipped = [float((text.was_right != text.is_right).sum()) for text in texts]
     nats, divergence = sum(added) / sum(answers), sum(diverging) / sum(rows)
     ratio = math.exp(nats)
+    divergence_low, divergence_high = ratio_bounds(diverging, rows)
     ratio_low, ratio_high = (math.exp(bound) for bound in ratio_bounds(added, answers))
-    differ_low, differ_high = ratio_bounds(differing, rows)
+    unflipped, unflipped_low, unflipped_high = _kept(flipped, answers)
     margins = np.concatenate([text.margin[~text.same] for text in texts])
     perplexity = Measure(
         scale=ANSWERS,
@@ -146,17 +147,9 @@ def measure_texts(texts: Sequence[TextCounts], output: str = "") -> Agreement:
     details = {
         FLOAT_PERPLEXITY: math.exp(-np.concatenate([text.expected for text in texts]).mean()),
         **bounded(PERPLEXITY_RATIO, ratio, ratio_low, ratio_high),
-        **bounded(DIVERGENCE, divergence, *_share(*ratio_bounds(diverging, rows), most=math.inf)),
-        **bounded(
-            FORCED_TOKENS,
-            1.0 - sum(differing) / sum(rows),
-            *_share(1.0 - differ_high, 1.0 - differ_low),
-        ),
-        **bounded(
-            FLIPPED_TOKENS,
-            sum(flipped) / sum(answers),
-            *_share(*ratio_bounds(flipped, answers)),
-        ),
+        **bounded(DIVERGENCE, divergence, max(divergence_low, 0.0), divergence_high),
+        **bounded(FORCED_TOKENS, *_kept(differing, rows)),
+        **bounded(FLIPPED_TOKENS, 1.0 - unflipped, 1.0 - unflipped_high, 1.0 - unflipped_low),
         FLIP_MARGIN: float(margins.mean()) if margins.size else 0.0,
     }
     lost = np.array([text.divergence.mean() for text in texts])
@@ -170,8 +163,10 @@ def measure_texts(texts: Sequence[TextCounts], output: str = "") -> Agreement:
     )
 
 
-def _share(low: float, high: float, most: float = 1.0) -> tuple[float, float]:
-    return max(low, 0.0), min(high, most)
+def _kept(lost: Sequence[float], whole: Sequence[float]) -> tuple[float, float, float]:
+    """Return the share of tokens that are not lost, and its bounds, two-sided, 95 %."""
+    share = 1.0 - sum(lost) / sum(whole)
+    return (share, *share_bounds(share, independent(lost, whole)))
 
 
 def _describe(texts: Sequence[TextCounts], details: dict[str, float]) -> tuple[str, ...]:
