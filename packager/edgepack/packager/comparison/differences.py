@@ -45,8 +45,9 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
         ```
 
     Args:
-        a, b: Bundles (archive or folder), or `report.json` files; a report knows nothing of single
+        a: A bundle (archive or folder), or a `report.json` file; a report knows nothing of single
             nodes and chunks.
+        b: Another one.
 
     Returns:
         The differences; variants and files are matched by name.
