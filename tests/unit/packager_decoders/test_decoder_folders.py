@@ -14,6 +14,8 @@ import pytest
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import open_on_cpu
+from edgepack.packager.pipeline.variant_facts import requirements_of
+from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.progress import silent
 from edgepack.packager.source.decoders.build import is_decoder_folder, open_decoder
 from edgepack.packager.source.huggingface.folder import open_source
@@ -322,3 +324,13 @@ def test_a_cache_of_the_size_of_its_window_is_an_error(tmp_path: Path) -> None:
     onnx.save(model, folder / "model.onnx")
     with pytest.raises(BuildError, match="2 layers of the decoder keep a cache of the size"):
         open_decoder(folder, tmp_path / "unused", silent)
+
+
+@pytest.mark.parametrize(("name", "runtime"), [("mistral", ">=1.18,>=1.24"), ("llama", ">=1.18")])
+def test_attention_with_a_window_needs_a_newer_runtime(
+    tmp_path: Path, name: str, runtime: str
+) -> None:
+    """ONNX Runtime 1.23.2 gives other logits for a window, and 1.24.4 those of transformers."""
+    source = _open(write_folder(tmp_path / name, name))
+    profile = load_profile("fp32")
+    assert requirements_of(profile, None, source.model).runtime == runtime

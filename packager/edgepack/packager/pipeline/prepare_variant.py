@@ -247,7 +247,7 @@ def _as_prepared(
         compatibility_string=compiled.compatibility_string if compiled else "",
         session_options=profile.provider.session,
         provider_options=compiled.provider_options if compiled else profile.provider.options,
-        requires=requirements_of(profile, compiled),
+        requires=requirements_of(profile, compiled, inputs.source.model),
         toolchain=toolchain_of(compiled),
         agreements=derive_agreements(seen, described, inputs.source.watched),
         tolerances=derive_tolerances(seen, described, inputs.source.watched),

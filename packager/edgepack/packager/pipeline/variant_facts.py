@@ -1,8 +1,11 @@
 """Facts of a variant for the manifest: requirements, toolchain, accuracy."""
 
+import onnx
+
 from edgepack.bundle.manifest import Accuracy, Placement, Requirements, Toolchain
 from edgepack.packager.gates.proof import is_proven, samples_to_prove
 from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.graph.queries import attribute
 from edgepack.packager.passes.compile import CompiledContext
 from edgepack.packager.pipeline.holdout_verdict import HoldoutVerdict
 from edgepack.packager.profiles.schema import Profile
@@ -15,14 +18,29 @@ def unverified_placement(profile: Profile) -> Placement:
     return Placement(provider=profile.device.provider, taken=0, total=0, verified=False)
 
 
-def requirements_of(profile: Profile, compiled: CompiledContext | None) -> Requirements:
-    """Return the requirements on a device, from the profile and the compiled context."""
+_WINDOW_RUNTIME = ">=1.24"
+"""GroupQueryAttention of ONNX Runtime 1.23 sees a token more than `local_window_size`."""
+
+
+def requirements_of(
+    profile: Profile, compiled: CompiledContext | None, model: onnx.ModelProto | None = None
+) -> Requirements:
+    """Return the requirements on a device.
+
+    Args:
+        profile: The variant's profile.
+        compiled: The compiled context, if any.
+        model: The source model: attention with a window needs a newer ONNX Runtime.
+    """
     device = profile.device
+    nodes = model.graph.node if model is not None else ()
+    has_window = any(attribute(node, "local_window_size", -1) > 0 for node in nodes)
+    ranges = (device.runtime, _WINDOW_RUNTIME if has_window else "")
     return Requirements(
         arch=device.arch,
         cpu_features=device.cpu_features,
         soc=device.soc,
-        runtime=device.runtime,
+        runtime=",".join(filter(None, ranges)),
         drivers=(compiled.required_sdks if compiled else {}) | device.drivers,
     )
 
