@@ -27,7 +27,7 @@ SIGNED = sorted(MESSAGES.glob("*/batch.json"))
 
 
 def kind_of(path: Path) -> type[Message]:
-    found: type[Message] = getattr(messages, path.stem.partition("-")[0].capitalize())
+    found: type[Message] = getattr(messages, path.stem.partition("-")[0].title().replace("_", ""))
     return found
 
 

@@ -76,6 +76,7 @@ COMMANDS: dict[str, list[tuple[str, ...]]] = {
     "fleet revocations": [("-o", "{tmp}/no/" + HOSTILE), ("-o", "x", "--revoke", HOSTILE)],
     "fleet broker-config": [("--host", "x", "--tenant", HOSTILE, "-o", "{tmp}/c")],
     "fleet devices show": [("cam-1",), (HOSTILE,)],
+    "fleet devices log": [("cam-1", "--wait", "1s"), ("cam-1", "--last"), (HOSTILE,)],
     "fleet devices move": [("cam-1", "--group", HOSTILE), (HOSTILE, "--group", "g")],
     "fleet devices label": [("cam-1", f"site={HOSTILE}"), ("cam-1", f"{HOSTILE}=berlin")],
     "fleet devices": [(), ("--where", f"site={HOSTILE}"), ("--where", HOSTILE)],
