@@ -30,6 +30,7 @@ from edgepack.agent.state.order_socket import (
 )
 from edgepack.agent.update.local_install import LocalLink, carry_out, local_offer
 from edgepack.agent.update.models import Models
+from edgepack.bundle.agent_release import AGENT_RELEASE
 from edgepack.bundle.chunks import open_regular
 from edgepack.bundle.forms import open_bundle
 from edgepack.bundle.verify import VerifiedBundle
@@ -39,8 +40,10 @@ from edgepack.wire.messages import ModelOrder, Need
 
 log = logging.getLogger(__name__)
 
-START_S, RETURN_S = 5.0, 60.0
+START_S, RETURN_S = 5.0, 20.0
 """How long a command waits for an agent that holds the folder, and for one that has stopped."""
+TRIAL_S = 300.0
+"""How long a command waits for the next start of an agent that updates itself."""
 RETRY_S = 0.2
 STEP_S = 30.0
 """How long the agent may take to accept a connection or a packet."""
@@ -100,8 +103,8 @@ class LocalDevice:
     def carry_out(self, link: LocalLink, name: str, order: ModelOrder) -> None:
         """Execute an order to its end, without changes to the device's other models.
 
-        An agent that is killed meanwhile gets the order again when it has started; if no agent
-        starts, this process continues.
+        An agent that ends meanwhile gets the order again when it has started. If no agent starts,
+        this process continues; only an agent can say whether its own release runs.
 
         Raises:
             DeviceError: The order failed; the message has the reason, and the serving release is
@@ -118,10 +121,27 @@ class LocalDevice:
                 ) from None
             except (OSError, TransferError) as error:
                 log.debug("the connection to the agent ended: %s", error)
-            log.info("the agent has stopped; waiting for its next start")
-            time.sleep(RETRY_S)
-            self.is_alone = self._enter(RETURN_S)
+            is_own = name == AGENT_RELEASE
+            wait_s = TRIAL_S if is_own else RETURN_S
+            log.info("the agent has stopped; waiting up to %g s for its next start", wait_s)
+            if not self._has_returned(wait_s):
+                if is_own:
+                    raise DeviceError(
+                        f"no agent has started within {wait_s:g} s",
+                        remedy="start the agent, which continues the update; edgepack-agent status",
+                    )
+                self.is_alone = self._enter(START_S)
         carry_out(_models(self._config, self._config_path, link), link, name, order)
+
+    def _has_returned(self, wait_s: float) -> bool:
+        """Return True as soon as an agent takes orders again, False after the time."""
+        until = time.monotonic() + wait_s
+        while time.monotonic() < until:
+            time.sleep(RETRY_S)
+            with contextlib.suppress(OSError, DeviceError):
+                connect_to_agent(self.state_dir, STEP_S).close()
+                return True
+        return False
 
     def _enter(self, wait_s: float) -> bool:
         """Hold the state folder; return False if an agent holds the folder and takes orders.
