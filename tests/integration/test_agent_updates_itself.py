@@ -14,6 +14,7 @@ from edgepack.agent.update.lifecycle import TABLE, State
 from edgepack.bundle.agent_release import AGENT_RELEASE
 from edgepack.bundle.keys import PrivateKey
 from edgepack.wire.messages import Desired, ReportedModel, RunModel
+from tests.integration.picture_builds import edgepack
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, ExampleBundle, make_bundle
 from tests.simulators.controller import Controller
@@ -72,6 +73,12 @@ class Site:
     def offer_agent(self, release: int, site_code: str = "") -> None:
         folder = self._folder / f"agent-{release}"
         self.offer(make_agent_release(folder, self._key, release, site_code))
+
+    def install_agent(self, release: int) -> None:
+        """Install a release by the command, beside the running agent."""
+        bundle = make_agent_release(self._folder / f"agent-{release}", self._key, release)
+        words = ("install", bundle.folder, "--config", self.device.config, "--soak", "0.2")
+        edgepack(*words, module="edgepack.agent.cli")
 
     def wait(self, *states: str, model: str = AGENT_RELEASE) -> ReportedModel:
         """Wait until the latest order has ended in one of the states."""
@@ -152,7 +159,10 @@ def test_agent_updates_itself_under_load_and_kills_and_leaves_agents_that_fail(s
     assert site.version == "2.0"
     assert (site.agent.slots / "active").read_text()[0] == slot
 
-    kill_at_random_moments(site, first=5)
+    site.install_agent(5)
+    wait_until(lambda: site.version == "5.0", lambda: site.version)
+
+    kill_at_random_moments(site, first=6)
 
     # Damaged slots start the package's own agent.
     for slot in ("a", "b"):
