@@ -16,7 +16,7 @@ def check_slots(_: Device) -> Iterator[Finding]:
             yield verdict(
                 "slots",
                 f"{title} is damaged and not started: {found.damage}",
-                "install the release of the agent again",
+                "install another release of the agent, which replaces the damaged slot",
             )
         elif found.pointer == TRIAL:
             yield warn(
