@@ -1,5 +1,6 @@
 """Prompts with answers as samples: lines, tokens, templates."""
 
+import codecs
 import json
 from pathlib import Path
 
@@ -121,6 +122,14 @@ def test_a_template_that_loops_or_reads_files_is_rejected(
     (folder / "chat_template.jinja").write_text(template)
     with pytest.raises(EdgepackError, match=problem):
         _open(folder, {"messages": [{"role": "user", "content": "w7"}], "answer": "w4"})
+    with pytest.raises(EdgepackError, match="chat template"):
+        _open(folder, {"prompt": "w9", "answer": "w8"})
+
+
+def test_a_mark_of_byte_order_is_no_part_of_the_first_line(folder: Path) -> None:
+    path = folder / "marked.jsonl"
+    path.write_bytes(codecs.BOM_UTF8 + b'{"prompt": "w9", "answer": "w8"}')
+    assert len(open_texts(str(path), load_source(folder / "model.onnx"), silent).samples) == 1
 
 
 def test_an_empty_or_missing_file_is_rejected(folder: Path) -> None:

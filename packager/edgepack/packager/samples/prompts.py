@@ -6,6 +6,7 @@
 `messages` go through the chat template of the model's folder, as on a device.
 """
 
+import codecs
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -75,7 +76,7 @@ def read_prompts(path: Path, template: ChatTemplate) -> list[Prompt]:
                 found_in=str(path),
                 remedy="give fewer prompts: 100 to 300 are usual",
             )
-        raw = path.read_bytes().split(b"\n")
+        raw = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
     except OSError as error:
         raise BuildError(
             f"cannot read the prompts: {error.strerror or error}",

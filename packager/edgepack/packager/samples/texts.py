@@ -68,7 +68,10 @@ def open_texts(where: str, source: SourceModel, progress: Progress) -> OpenedSam
     path = Path(where)
     folder = source.folder or source.path.parent
     tokenizer = _open_tokenizer(folder, path)
-    prompts = read_prompts(path, _read_template(folder))
+    template = _read_template(folder)
+    prompts = read_prompts(path, template)
+    if template.is_there and not any(prompt.is_rendered for prompt in prompts):
+        _try_template(template, folder)
     texts = _Texts(source, folder)
     kept: dict[bytes, tuple[Integers, int, int]] = {}
     for prompt in prompts:
@@ -303,3 +306,19 @@ def _read_template(folder: Path) -> ChatTemplate:
     }
     with located(str(folder)):
         return ChatTemplate(files)
+
+
+def _try_template(template: ChatTemplate, folder: Path) -> None:
+    """Render a message where no prompt has any: devices take messages.
+
+    Raises:
+        BuildError: The template fails.
+    """
+    try:
+        template.render([{"role": "user", "content": "Hello"}])
+    except ValueError as error:
+        raise BuildError(
+            str(error),
+            found_in=str(folder),
+            remedy="mend the template, or remove it: devices then take prompts alone",
+        ) from error
