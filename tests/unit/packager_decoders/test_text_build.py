@@ -1,6 +1,7 @@
 """A build of a language model on prompts with answers, from the command to its report."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _build(folder: Path, name: str, *profiles: str) -> Result:
-    words = ["build", str(_EXAMPLES / "llama"), "--key", str(folder / "release.key")]
+def _build(
+    folder: Path, name: str, *profiles: str, model: Path = _EXAMPLES / "llama", strict: bool = False
+) -> Result:
+    words = ["build", str(model), "--key", str(folder / "release.key")]
+    words += ["--strict"] if strict else []
     words += ["--calibration", str(folder / "prompts.jsonl")]
     words += ["--evaluation", str(folder / "held-out.jsonl"), "-o", str(folder / name)]
     for profile in profiles:
@@ -180,3 +184,21 @@ def test_a_device_reads_whole_golden_texts_and_compares_the_last_places(built: P
     assert not is_right(rolled)
     flat = [outputs | {"logits": outputs["logits"] * np.float32(0.5)} for outputs in got]
     assert not is_right(flat), "the preferred tokens are the same, and their probabilities are not"
+
+
+def test_answers_that_the_float_model_does_not_know_make_verdicts_weak(folder: Path) -> None:
+    model = shutil.copytree(_EXAMPLES / "llama", folder / "untrained")
+    path, rng = model / "model.safetensors", np.random.default_rng(0)
+    content = bytearray(path.read_bytes())
+    begin = 8 + int.from_bytes(content[:8], "little")
+    for name, tensor in json.loads(content[8:begin]).items():
+        if name != "__metadata__" and len(tensor["shape"]) > 1:
+            first, end = (begin + place for place in tensor["data_offsets"])
+            drawn = (rng.standard_normal((end - first) // 2) * 0.05).astype("<f4")
+            content[first:end] = (drawn.view("<u4") >> 16).astype("<u2").tobytes()
+    path.write_bytes(content)
+    done = _build(folder, "untrained-1.0.0", "cpu-int4", model=model, strict=True)
+    assert done.exit_code == 1
+    said = f"{done.exception} {done.output}"
+    assert "a guess among its 512 tokens" in said
+    assert not (folder / "untrained-1.0.0").exists()

@@ -132,6 +132,8 @@ class Reference:
                 )
                 remedies = remedies.format(lines=lines, ignored=ignored)
                 yield f"{doubt.because}. To settle it: {remedies}"
+        if self._tokens:
+            yield from self._tokens.doubts
 
     @cached_property
     def _blind(self) -> tuple[bool, ...]:

@@ -1,6 +1,7 @@
 """Texts with answers: a decoder is evaluated with each token of an answer forced."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 from edgepack.packager.runtime.model_run import Run
@@ -8,6 +9,7 @@ from edgepack.packager.tensors.decoders import Decoder
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.tasks.arrays import Integers, Outputs
 from edgepack.tasks.contract import Agreement
+from edgepack.tasks.details import FLOAT_PERPLEXITY
 from edgepack.tasks.tokens.texts import TextCounts, compare_text, measure_texts
 
 
@@ -25,6 +27,11 @@ class DecoderReference(Protocol):
     @property
     def remarks(self) -> tuple[str, ...]:
         """Remarks on the samples."""
+        ...
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Reasons why verdicts are weak, a sentence each, with what would settle the doubt."""
         ...
 
     @property
@@ -75,6 +82,21 @@ class TextReference:
     def remarks(self) -> tuple[str, ...]:
         """None: every answer tells something."""
         return ()
+
+    @cached_property
+    def doubts(self) -> tuple[str, ...]:
+        """A doubt if the float model knows the answers no better than a guess among all tokens."""
+        own = self.measure([self.unchanged(index) for index in range(self._samples.count)])
+        perplexity = own.details[FLOAT_PERPLEXITY]
+        vocabulary = self._first[0][self._decoder.scores].shape[-1]
+        if perplexity < vocabulary:
+            return ()
+        return (
+            f"the float model's perplexity of the answers is {perplexity:.4g}, and that of a guess "
+            f"among its {vocabulary} tokens is {vocabulary}: the answers say little of the model. "
+            "To settle it: give answers like those that the model was trained to write, and check "
+            "its tokenizer and chat template",
+        )
 
     @property
     def first(self) -> list[Outputs]:

@@ -79,6 +79,11 @@ class TokenReference:
         )
 
     @property
+    def doubts(self) -> tuple[str, ...]:
+        """None: chains are compared with the float model's own texts."""
+        return ()
+
+    @property
     def first(self) -> list[Outputs]:
         """The float model's outputs on the samples themselves."""
         return [chain.first for chain in self._chains]
