@@ -126,6 +126,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
                 return variant
         raise KeyError(name)
 
+    def memory_bytes(self, name: str) -> int:
+        """Return the memory of a variant: its files, and the cache of a full context of texts.
+
+        ONNX Runtime holds weights in about their size on the disk; further memory depends on the
+        provider.
+        """
+        generation = self.facts.generation
+        cache = generation.cache_bytes if generation is not None else 0
+        return sum(entry.size_bytes for entry in self.variant(name).facts.files) + cache
+
     def is_encrypted(self, path: str) -> bool:
         """Return True for variants, golden samples and pictures of an encrypted bundle."""
         if self.facts.encryption is None:

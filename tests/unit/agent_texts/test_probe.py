@@ -79,3 +79,4 @@ def test_device_without_memory_for_a_full_context_does_not_match(bundle: Path) -
         found = match_variants(manifest, facts, ProviderConfig(), TrustPolicy(keys=()))
         assert bool(found.candidates) is fits
     assert f"the cache of {CONTEXT} tokens ({CACHE_BYTES} bytes)" in found.rejected["cpu"]
+    assert manifest.memory_bytes("cpu") == weights + CACHE_BYTES, "limits.memory_bytes counts both"

@@ -64,10 +64,10 @@ def _why_no_memory(manifest: Manifest, variant: Variant, facts: DeviceFacts) -> 
     generation = manifest.facts.generation
     if generation is None or not facts.memory_bytes:
         return ""
-    weights = sum(entry.size_bytes for entry in variant.facts.files)
-    needed = weights + generation.cache_bytes
+    needed = manifest.memory_bytes(variant.name)
     if needed <= facts.memory_bytes:
         return ""
+    weights = needed - generation.cache_bytes
     return (
         f"weights ({weights} bytes) and the cache of {generation.context} tokens "
         f"({generation.cache_bytes} bytes) need more memory than the {facts.memory_bytes} bytes "

@@ -15,7 +15,7 @@ from edgepack.agent.update.choosing import prove_again
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
 from edgepack.agent.update.damage import find_fault, serve_last_good
 from edgepack.agent.update.firmware import plan_firmware
-from edgepack.agent.update.footprint import serving_bytes, variant_bytes
+from edgepack.agent.update.footprint import serving_bytes
 from edgepack.agent.update.journal import FirmwarePlan
 from edgepack.agent.update.offer import (
     check_identity,
@@ -133,7 +133,7 @@ def _judge_bundle(
     if not names:
         reasons = "; ".join(f"{name}: {why}" for name, why in rejected.items())
         raise DeviceError(f"no variant fits this device: {reasons}")
-    memory_bytes = max(variant_bytes(manifest.variant(name)) for name in names)
+    memory_bytes = max(manifest.memory_bytes(name) for name in names)
     spare_bytes = check_memory(
         memory_bytes,
         serving_bytes=serving_bytes(deps.slots, pointer),

@@ -12,7 +12,6 @@ from edgepack.agent.state.pointer import ActivePointer, Shadow
 from edgepack.agent.telemetry.readings import available_bytes
 from edgepack.agent.telemetry.shadowed import Shadowed, add_up
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
-from edgepack.agent.update.footprint import variant_bytes
 from edgepack.agent.update.observing import observe_serving, why_left
 from edgepack.agent.update.shadowing import MEMORY_SHARE
 from edgepack.agent.watch.evidence import TOLERATED_FAILURES
@@ -174,7 +173,7 @@ def _begin(context: UpdateContext, pointer: ActivePointer) -> None:
     choice, offer, config = context.journal.choice, context.offer, context.deps.config
     if choice is None:
         raise DeviceError("the journal has no choice of a variant to compare")
-    size_bytes = variant_bytes(context.read_manifest().variant(choice.chosen))
+    size_bytes = context.read_manifest().memory_bytes(choice.chosen)
     if because := why_no_room(context, size_bytes):
         raise DeviceError(f"shadow first: {because}")
     check_presence(context.deps.slots.folder(context.digest), context.digest, choice.chosen)
