@@ -289,3 +289,15 @@ def test_text_that_nobody_reads_leaves_its_release_at_once(state_dir: Path) -> N
         assert not model._follower._holders
         assert not len(decoding._texts)
         assert model._opened().record.latency.snapshot().latency.count == 1
+
+
+def test_a_cancelled_text_ends_within_its_prompt_and_is_no_failure(state_dir: Path) -> None:
+    with open_model("chat", state_dir, threads=1) as model:
+        generation = model.generate(PROMPT, max_tokens=3)
+        assert isinstance(generation, OwnGeneration)
+        generation.cancel()
+        with pytest.raises(decoding.TextCancelledError):
+            next(generation)
+        assert not model._serving.record.has_new_failures
+        assert generation.completion_tokens == 0
+        assert len(list(model.generate(PROMPT, max_tokens=3))) <= 3

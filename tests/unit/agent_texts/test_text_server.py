@@ -12,8 +12,9 @@ import pytest
 
 from edgepack.agent import DeviceError, open_model
 from edgepack.agent.config import ServerConfig
+from edgepack.agent.generation.decoding import TextCancelledError
 from edgepack.agent.generation.texts import TextRequest
-from edgepack.agent.server.hosted_model import HostedModel, Inference, TextCancelledError
+from edgepack.agent.server.hosted_model import HostedModel, Inference
 from edgepack.agent.server.statistics import Stopwatch
 from edgepack.agent.server.text_inference import TextInference
 from edgepack.agent.serving.following import Follower

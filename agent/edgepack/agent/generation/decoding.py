@@ -35,6 +35,10 @@ class CacheMemoryError(DeviceError):
     """The device has no memory for the cache of a text."""
 
 
+class TextCancelledError(Exception):
+    """Nobody reads the text any more."""
+
+
 _guard = threading.Lock()
 _texts: "weakref.WeakSet[Decoding]" = weakref.WeakSet()
 """Texts in progress: the system gives memory to a cache as the text grows."""
@@ -104,6 +108,7 @@ class Decoding:
         length: Tokens so far.
         note_progress: Called before each inference.
         progress_ns: When the last inference began, nanoseconds of `time.perf_counter_ns`.
+        is_cancelled: Whether the next inference raises; set by any thread.
 
     Raises:
         CacheMemoryError: There is no memory for the cache.
@@ -111,7 +116,7 @@ class Decoding:
 
     def __init__(self, session: Session, wiring: Wiring, capacity: int) -> None:
         self._wiring = wiring
-        self._capacity, self.length = capacity, 0
+        self._capacity, self.length, self.is_cancelled = capacity, 0, False
         self.note_progress: Callable[[], object] = lambda: None
         self.progress_ns = perf_counter_ns()
         self._is_shared = wiring.sampling.past_present_share_buffer
@@ -178,6 +183,7 @@ class Decoding:
 
         Raises:
             DeviceError: The provider failed.
+            TextCancelledError: The text is cancelled.
         """
         if self.length + len(tokens) > self._capacity or not tokens:
             raise ValueError(f"{len(tokens)} tokens do not fit behind {self.length}")
@@ -190,6 +196,8 @@ class Decoding:
 
     def _infer(self, tokens: list[int]) -> int:
         """Run an inference; return the row of the last logits."""
+        if self.is_cancelled:
+            raise TextCancelledError
         names, number = self._wiring.graph.inputs, len(tokens)
         total = self.length + number
         self._ids[:number] = tokens

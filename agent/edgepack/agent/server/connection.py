@@ -281,6 +281,9 @@ class Connection(asyncio.BufferedProtocol):
         """Send the response to the running request."""
         if response.stream is not None and self._transport is not None:
             self._is_ending = True
+            # Else the kernel keeps megabytes for a client that does not read.
+            peer: socket.socket = self._transport.get_extra_info("socket")
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST_UNREAD_BYTES // 2)
             self._transport.write(write_head(response, is_kept=False))
             response.stream(self._send_part)
             return
@@ -307,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
             self._release()
             if transport is not None:
                 transport.close()
-        elif transport is not None:
+        elif transport is not None and not transport.is_closing():  # asyncio warns of each write.
             transport.write(part)
             if transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
                 self.abort()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from edgepack.agent.config import ServerConfig
-from edgepack.agent.generation.decoding import CacheMemoryError
+from edgepack.agent.generation.decoding import CacheMemoryError, TextCancelledError
 from edgepack.agent.runtime.sessions import Tensor
 from edgepack.agent.server.http_messages import FAULT, HttpError
 from edgepack.agent.server.statistics import ModelStatistics, Stopwatch
@@ -34,10 +34,6 @@ MOST_SLOW = 2
 _HUNG_TIMES = 20
 MAX_SEQUENCES = 1024
 """Sequences of a model; the one that was used least recently ends first."""
-
-
-class TextCancelledError(Exception):
-    """Nobody reads the text any more."""
 
 
 class Inference:

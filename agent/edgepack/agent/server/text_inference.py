@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from time import perf_counter_ns
 
+from edgepack.agent.generation.decoding import TextCancelledError
 from edgepack.agent.generation.texts import TextPiece, TextRequest
-from edgepack.agent.server.hosted_model import Inference, TextCancelledError
+from edgepack.agent.server.hosted_model import Inference
 from edgepack.agent.server.statistics import Stopwatch
 from edgepack.agent.serving.following import Follower
 from edgepack.agent.serving.model_session import ModelSession
@@ -44,8 +45,10 @@ class TextInference(Inference):
         return self.watch.started if generation is None else generation.progress_ns
 
     def cancel(self) -> None:
-        """End the text at the next token: nobody reads it."""
-        self._is_cancelled = True
+        """End the text at the next inference, also within the prompt: nobody reads it."""
+        self._is_cancelled, generation = True, self._generation
+        if generation is not None:
+            generation.cancel()
 
     def run(self, follower: Follower) -> None:
         """Write the text in any thread.
@@ -60,6 +63,8 @@ class TextInference(Inference):
         with OwnGeneration(session, self._request, closes_session=True) as generation:
             self.bundle, self.prompt_tokens = generation.bundle, generation.prompt_tokens
             self._generation = generation
+            if self._is_cancelled:  # Before the line above.
+                raise TextCancelledError
             for piece in generation:
                 self.completion_tokens = generation.completion_tokens
                 self.token_ms = generation.token_ms

@@ -4,7 +4,7 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import Protocol
 
-from edgepack.agent.generation.decoding import Decoding
+from edgepack.agent.generation.decoding import Decoding, TextCancelledError
 from edgepack.agent.generation.texts import (
     PACKAGES,
     TextModel,
@@ -117,6 +117,7 @@ class OwnGeneration(Generation):
         Raises:
             DeviceError: The provider failed, or a newer release serves and the text's time for its
                 own is over.
+            TextCancelledError: The text is cancelled.
             ValueError: The model is closed.
         """
         if self._is_over:
@@ -127,7 +128,8 @@ class OwnGeneration(Generation):
             with release.running():
                 piece = next(self._pieces)
         except BaseException as error:
-            if release is not None and isinstance(error, Exception):
+            is_failure = isinstance(error, Exception) and not isinstance(error, TextCancelledError)
+            if release is not None and is_failure:
                 release.record.fail()
             self._end()
             raise
@@ -136,6 +138,12 @@ class OwnGeneration(Generation):
             self._count(release)
             self._end()
         return piece
+
+    def cancel(self) -> None:
+        """Let the next inference raise `TextCancelledError`, also within a prompt; any thread."""
+        decoding = self._decoding
+        if decoding is not None:
+            decoding.is_cancelled = True
 
     def close(self) -> None:
         """End the text; a text that was begun counts as an inference."""
