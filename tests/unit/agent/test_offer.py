@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from edgepack.agent.config import LimitConfig
+from edgepack.bundle.manifest import Manifest
 from edgepack.errors import TransferError
 from edgepack.wire.messages import BundleRef, RunModel
 from tests.simulators.world import START, World, make_facts
@@ -32,6 +33,21 @@ def test_a_device_that_changed_is_judged_as_it_is_now(world: World, releases: Re
     world.facts = make_facts(arch="aarch64")
     world.updater.orders.offer(releases.arm.order(2))
     assert world.settle() == "COMMITTED"
+
+
+def test_a_variant_that_memory_has_no_room_for_leaves_the_others(
+    world: World, releases: Releases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"cpu": 10, "cpu-vnni": 1000}
+    monkeypatch.setattr(Manifest, "memory_bytes", lambda _, name: sizes[name])
+    world.limits = LimitConfig(disk_reserve_bytes=0, memory_bytes=100)
+    world.boot().start()
+    world.updater.orders.offer(releases.two.order(2))
+    assert world.settle() == "COMMITTED"
+    assert world.journal.candidates == ("cpu",)
+    assert world.journal.rejected == {
+        "cpu-vnni": "it needs 1000 bytes of memory, and limits.memory_bytes leaves 90"
+    }
 
 
 def test_no_room(world: World, releases: Releases) -> None:

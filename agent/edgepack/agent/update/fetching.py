@@ -23,6 +23,7 @@ from edgepack.agent.update.offer import (
     check_release,
     check_room,
     check_time,
+    find_too_large,
     is_active,
 )
 from edgepack.agent.update.shadow_first import why_no_room
@@ -133,12 +134,16 @@ def _judge_bundle(
     if not names:
         reasons = "; ".join(f"{name}: {why}" for name, why in rejected.items())
         raise DeviceError(f"no variant fits this device: {reasons}")
-    memory_bytes = max(manifest.memory_bytes(name) for name in names)
+    sizes = {name: manifest.memory_bytes(name) for name in names}
+    serving, others = serving_bytes(deps.slots, pointer), model.others.memory_bytes()
+    limit_bytes = config.limits.memory_bytes
+    too_large = find_too_large(sizes, limit_bytes - serving - sum(others.values()))
+    if limit_bytes and len(too_large) < len(names):
+        rejected |= too_large
+        names = tuple(name for name in names if name not in too_large)
+    memory_bytes = max(sizes[name] for name in names)
     spare_bytes = check_memory(
-        memory_bytes,
-        serving_bytes=serving_bytes(deps.slots, pointer),
-        others=model.others.memory_bytes(),
-        limit_bytes=config.limits.memory_bytes,
+        memory_bytes, serving_bytes=serving, others=others, limit_bytes=limit_bytes
     )
     if spare_bytes < (coming_bytes := model.others.coming_bytes()):
         because = f"waits until other updates end: they need {coming_bytes} bytes of memory"

@@ -175,6 +175,20 @@ def check_room(
         )
 
 
+def find_too_large(sizes: Mapping[str, int], room_bytes: int) -> dict[str, str]:
+    """Return the variants that need more memory than the other models leave, with reasons.
+
+    Args:
+        sizes: Memory of each variant, by name.
+        room_bytes: Memory left.
+    """
+    return {
+        name: f"it needs {size} bytes of memory, and limits.memory_bytes leaves {room_bytes}"
+        for name, size in sizes.items()
+        if size > room_bytes
+    }
+
+
 def check_memory(
     needed_bytes: int, *, serving_bytes: int, others: Mapping[str, int], limit_bytes: int
 ) -> float:
