@@ -12,6 +12,7 @@ from edgepack.packager import build
 from tests.integration.api_pages import examples, run_examples
 from tests.integration.test_quantize_qnn import DIGITS
 from tests.simulators.pointers import write_pointer
+from tests.simulators.text_bundles import install_texts, make_text_bundle
 from tests.unit.agent_runtime.documented import install_documented
 
 PACKAGES = ("packager", "agent", "fleet")
@@ -61,6 +62,7 @@ def test_the_agents_page_runs_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_pointer(tmp_path, install_documented(tmp_path, tmp_path))
+    write_pointer(tmp_path, install_texts(tmp_path, make_text_bundle(tmp_path / "chat")))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EDGEPACK_STATE_DIR", str(tmp_path))
     assert run_examples("agent")["outputs"]["y"].shape

@@ -220,7 +220,10 @@ def answer_to(device: Device, packet: bytes) -> str:
     with connect_to_agent(device.state_dir, PATIENCE_S) as peer:
         with suppress(BrokenPipeError):  # The agent says why before it ends the connection.
             peer.send(packet)
-        found = receive(peer)
+        try:
+            found = receive(peer)
+        except ConnectionResetError:  # The agent had no room, and ended before it read the packet.
+            return "8 orders already"
     assert isinstance(found, OrderEnd)
     return found.problem
 

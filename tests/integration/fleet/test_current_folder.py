@@ -251,6 +251,7 @@ def run_every_command(user: User, folder: Path, processes: list[subprocess.Popen
     )
     run("edgepack", "fleet", "capture", "small", "--all", *url, may_fail=True)
     run("edgepack", "fleet", "samples", *url)
+    run("edgepack", "fleet", "devices", "log", "cam-1", "--last", *url, may_fail=True)
     pulled = folder / "pulled"
     run("edgepack", "fleet", "samples", "pull", "small", "-o", pulled, *url, may_fail=True)
     run("edgepack", "fleet", "samples", "remove", "small", *url, may_fail=True)
@@ -304,6 +305,7 @@ def run_every_command_of_a_device(
     run("edgepack-agent", "explain", "small", *words)
     run("edgepack-agent", "bench", "small", "--seconds", "0.1", *words)
     run("edgepack-agent", "infer", "small", folder / "samples.npz", *words, may_fail=True)
+    run("edgepack-agent", "generate", "small", "Hello", *words, may_fail=True)
     run("edgepack-agent", "eim", "small", "-o", alone / "small.eim", *words)
     module = alone / "mender"
     run("edgepack-agent", "other-fleet", "mender", "--write", module, *words)

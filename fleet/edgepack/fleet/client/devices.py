@@ -116,7 +116,7 @@ class DeviceMethods:
 
         Example:
             ```python
-            print(*fleet.device_log("cam-7").lines, sep="\n")
+            print(*fleet.device_log("cam-1").lines)
             ```
         """
         return self._connection.get(f"/v1/devices/{quote(device, safe='')}/log", LogView)
