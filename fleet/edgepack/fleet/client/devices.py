@@ -96,7 +96,7 @@ class DeviceMethods:
 
         Example:
             ```python
-            print(fleet.request_log("cam-7", lines=50).state)
+            print(fleet.request_log("cam-1", lines=50).state)
             ```
         """
         path = f"/v1/devices/{quote(device, safe='')}/log"
