@@ -91,6 +91,7 @@ def test_a_running_agent_carries_out_what_commands_order(
     one, two, wrong = (archive(tmp_path, release_keys, n, is_wrong=n == 3) for n in (1, 2, 3))
     config = ("--config", device.config)
     with running(device):
+        wait_until(lambda: (device.state_dir / SOCKET_FILE).exists(), device.said)
         done = run("install", one, *config, "--soak", "0")
         assert done.returncode == 0, done.stderr
         with application(device) as errors:
@@ -143,6 +144,7 @@ def test_a_killed_command_or_agent_leaves_the_old_release_or_the_proven_new_rele
     assert run("install", one, *words).returncode == 0
     device.start()
     try:
+        wait_until(lambda: (device.state_dir / SOCKET_FILE).exists(), device.said)
         with application(device) as errors:
             # The agent has all files: it proves the release after the command was killed.
             go.unlink()
