@@ -21,18 +21,18 @@ def weights() -> np.ndarray:
     return np.random.default_rng(1).standard_normal((WIDTH, CLASSES)).astype(np.float32)
 
 
-def classifier(*, has_faults: bool) -> onnx.ModelProto:
-    """Return a classifier by a matrix; the input `fault` matters only if the release has faults."""
+def classifier(slow_layers: int) -> onnx.ModelProto:
+    """Return a classifier by a matrix; the input `fault` matters only with slow layers."""
     values: dict[str, np.ndarray] = {
         "weights": weights(),
         "same": np.eye(WIDTH, dtype=np.float32),
         "row": np.zeros((1, CLASSES), np.float32),
         "zero": np.zeros(1, np.float32),
         "one": np.ones(1, np.float32),
-        **{name: np.array([n if has_faults else -n]) for name, n in FAULTS.items()},
+        **{name: np.array([n if slow_layers else -n]) for name, n in FAULTS.items()},
     }
     slow = [helper.make_node("Identity", ["x"], ["slow0"])]
-    layers = SLOW_LAYERS if has_faults else 1
+    layers = max(slow_layers, 1)
     for number in range(layers):
         slow.append(helper.make_node("MatMul", [f"slow{number}", "same"], [f"slow{number + 1}"]))
     nodes = [
@@ -74,10 +74,10 @@ def branch(name: str, nodes: list[onnx.NodeProto], output: str) -> onnx.GraphPro
     return helper.make_graph(nodes, name, [], [value])
 
 
-def build(folder: Path, key: Path, number: int) -> Path:
+def build(folder: Path, key: Path, number: int, slow_layers: int = SLOW_LAYERS) -> Path:
     folder.mkdir(exist_ok=True)
     model, samples = folder / f"model-{number}.onnx", folder / "samples.npz"
-    onnx.save(classifier(has_faults=number > 0), model)
+    onnx.save(classifier(slow_layers if number else 0), model)
     x = np.random.default_rng(0).standard_normal((100, WIDTH)).astype(np.float32)
     np.savez(samples, x=x, fault=np.zeros(100, np.int64))
     return build_archive(model, samples, key, folder / f"shapes-1.{number}.0.edgepack")
