@@ -115,7 +115,6 @@ def test_the_installed_model_writes_the_texts_of_transformers(slot: Path) -> Non
 
 
 def test_onnxruntime_genai_opens_the_slot(slot: Path) -> None:
-    pytest.importorskip("onnxruntime_genai", reason="needs onnxruntime-genai")
     for text in RECORDED[:3]:
         command = [sys.executable, "-P", "-c", _GENAI, str(slot), json.dumps(text["tokens"])]
         done = warm_programs.run(command, capture_output=True, text=True, check=False)

@@ -16,8 +16,6 @@ from edgepack.packager.source.model import load_source
 from tests.unit.packager_decoders.drawn_decoder import WORDS, draw_decoder
 from tests.unit.packager_decoders.word_tokenizer import write_tokenizer
 
-pytest.importorskip("tokenizers")
-
 _GOOD = {"prompt": "w1 w2 w3", "answer": "w4 w5"}
 _TEMPLATE = "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}assistant"
 

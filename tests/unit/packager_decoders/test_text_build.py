@@ -21,8 +21,6 @@ from edgepack.tasks.details import (
     PERPLEXITY_RATIO,
 )
 
-pytest.importorskip("tokenizers")
-
 _EXAMPLES = Path(__file__).parents[2] / "huggingface"
 _DAMAGED = """
 [profile]
