@@ -15,15 +15,10 @@ from edgepack.fleet.database.store import Store, open_store
 from edgepack.fleet.documents.rollouts import RolloutRequest, Selector
 from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.rollouts import starting, steps
-from edgepack.wire.messages import (
-    Batch,
-    BundleRef,
-    Desired,
-    Reported,
-    ReportedModel,
-    decode,
-    encode,
-)
+from edgepack.wire.batches import Batch
+from edgepack.wire.messages import decode, encode
+from edgepack.wire.orders import BundleRef, Desired
+from edgepack.wire.reports import Reported, ReportedModel
 from edgepack.wire.signed import sign_batch
 from tests.simulators.signing import CERTIFICATE, KEY, sign_with
 from tests.simulators.world import make_facts

@@ -12,9 +12,12 @@ from edgepack.agent.broker.signing import read_signer
 from edgepack.agent.config import read_config
 from edgepack.fleet.simulation.behaviour import PROVIDER
 from edgepack.wire import topics
+from edgepack.wire.batches import Session
 from edgepack.wire.histogram import LatencyRecorder
-from edgepack.wire.messages import Reported, Session, Telemetry, decode
+from edgepack.wire.messages import decode
+from edgepack.wire.reports import Reported
 from edgepack.wire.signed import BatchSigner
+from edgepack.wire.telemetry import Telemetry
 
 MESSAGES = 20_000
 OF_EACH_DEVICE = 400

@@ -21,7 +21,8 @@ from edgepack.bundle.manifest import (
 )
 from edgepack.bundle.signature import root_digest
 from edgepack.bundle.tree import list_files
-from edgepack.wire.messages import BundleRef, Choice
+from edgepack.wire.orders import BundleRef
+from edgepack.wire.reports import Choice
 from tests.simulators.manifests import CPU, DIGEST, make_variant
 
 NAME = "swapped"

@@ -19,7 +19,7 @@ from edgepack.bundle.features import CONFIDENCE, FeatureSum
 from edgepack.bundle.keys import generate_key, load_private_key, write_key_pair
 from edgepack.bundle.metadata import Feature
 from edgepack.wire.histogram import LatencyRecorder
-from edgepack.wire.messages import Telemetry
+from edgepack.wire.telemetry import Telemetry
 from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.manifests import CPU
 from tests.simulators.world import World

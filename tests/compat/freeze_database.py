@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from edgepack.wire.messages import Reported
+from edgepack.wire.reports import Reported
 from tests.unit.fleet.world import NEW, OLD, World, says, telemetry_window
 
 DATABASES = Path(__file__).parent / "databases"

@@ -20,22 +20,13 @@ from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.telemetry.spool import Spooled, spool_folder, write_spooled
 from edgepack.agent.update.journal import JOURNAL
 from edgepack.bundle.keys import generate_key, load_private_key, load_public_key, write_key_pair
+from edgepack.wire.batches import Received, Session
 from edgepack.wire.histogram import LatencyRecorder
-from edgepack.wire.messages import (
-    WIRE_VERSION,
-    Certificate,
-    Changes,
-    Desired,
-    Message,
-    Need,
-    NeedFile,
-    ProbeResult,
-    Received,
-    Reported,
-    Session,
-    Telemetry,
-    encode,
-)
+from edgepack.wire.messages import WIRE_VERSION, Message, encode
+from edgepack.wire.orders import Certificate, Desired
+from edgepack.wire.reports import Changes, ProbeResult, Reported
+from edgepack.wire.telemetry import Telemetry
+from edgepack.wire.transfers import Need, NeedFile
 from tests.simulators import bundles
 from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.signing import CERTIFICATE, KEY, RawSigner, sign_with

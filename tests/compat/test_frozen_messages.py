@@ -7,33 +7,29 @@ import pytest
 
 from edgepack.bundle.keys import load_public_key
 from edgepack.errors import TransferError
-from edgepack.wire import messages
-from edgepack.wire.messages import (
-    WIRE_VERSION,
-    Batch,
-    Desired,
-    Event,
-    Message,
-    Reported,
-    RunModel,
-    decode,
-    encode,
-)
+from edgepack.wire import batches, orders, reports, telemetry, transfers
+from edgepack.wire.batches import Batch
+from edgepack.wire.messages import WIRE_VERSION, Message, decode, encode
+from edgepack.wire.orders import Desired, RunModel
+from edgepack.wire.reports import Reported
 from edgepack.wire.signed import is_signed_by, read_batch
+from edgepack.wire.telemetry import Event
 
 MESSAGES = Path(__file__).parent / "messages"
 FROZEN = sorted(path for path in MESSAGES.glob("*/*.json") if path.stem != "batch")
+MODULES = (batches, orders, reports, telemetry, transfers)
+KINDS = {kind.__name__: kind for kind in Message.__subclasses__()}
 SIGNED = sorted(MESSAGES.glob("*/batch.json"))
 
 
 def kind_of(path: Path) -> type[Message]:
-    found: type[Message] = getattr(messages, path.stem.partition("-")[0].title().replace("_", ""))
-    return found
+    return KINDS[path.stem.partition("-")[0].title().replace("_", "")]
 
 
 def test_the_present_version_has_a_frozen_message_of_each_kind() -> None:
     kinds = {kind_of(path) for path in FROZEN if path.parent.name == str(WIRE_VERSION)}
-    assert kinds | {Batch} == set(Message.__subclasses__())
+    assert kinds | {Batch} == set(KINDS.values())
+    assert {kind.__module__ for kind in KINDS.values()} == {module.__name__ for module in MODULES}
     assert str(WIRE_VERSION) in {path.parent.name for path in SIGNED}
 
 

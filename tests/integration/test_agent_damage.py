@@ -14,7 +14,7 @@ from edgepack.agent.state.slots import slot_folder
 from edgepack.bundle.keys import PrivateKey
 from edgepack.bundle.slot import verify_slot
 from edgepack.errors import BundleError
-from edgepack.wire.messages import ReportedModel
+from edgepack.wire.reports import ReportedModel
 from tests.integration.test_agent_install import run
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, expected_output, make_bundle

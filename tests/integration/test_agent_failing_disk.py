@@ -17,7 +17,7 @@ from edgepack.agent.enrolment.identity import key_pem
 from edgepack.agent.state.slots import slot_folder
 from edgepack.bundle.keys import PrivateKey
 from edgepack.bundle.slot import verify_slot
-from edgepack.wire.messages import ReportedModel
+from edgepack.wire.reports import ReportedModel
 from tests.simulators import warm_programs
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, ExampleBundle, expected_output, make_bundle

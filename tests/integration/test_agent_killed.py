@@ -14,7 +14,7 @@ from edgepack.agent.update.journal import Journal
 from edgepack.agent.update.lifecycle import RESTING
 from edgepack.bundle.keys import PrivateKey, load_public_key
 from edgepack.bundle.verify import verify_folder
-from edgepack.wire.messages import Desired, ModelOrder
+from edgepack.wire.orders import Desired, ModelOrder
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, make_bundle
 from tests.simulators.controller import Controller

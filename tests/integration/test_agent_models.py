@@ -11,7 +11,7 @@ import pytest
 from edgepack.agent import open_model
 from edgepack.bundle.keys import PrivateKey
 from edgepack.errors import BundleError
-from edgepack.wire.messages import Desired, RunModel
+from edgepack.wire.orders import Desired, RunModel
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, ExampleBundle, expected_output, make_bundle
 from tests.simulators.controller import Controller

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgepack.bundle.keys import PrivateKey
-from edgepack.wire.messages import Desired, RemoveModel
+from edgepack.wire.orders import Desired, RemoveModel
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import make_bundle
 from tests.simulators.children import has_ended

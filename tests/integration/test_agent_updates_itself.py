@@ -13,7 +13,8 @@ import pytest
 from edgepack.agent.update.lifecycle import TABLE, State
 from edgepack.bundle.agent_release import AGENT_RELEASE
 from edgepack.bundle.keys import PrivateKey
-from edgepack.wire.messages import Desired, ReportedModel, RunModel
+from edgepack.wire.orders import Desired, RunModel
+from edgepack.wire.reports import ReportedModel
 from tests.integration.picture_builds import edgepack
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, ExampleBundle, make_bundle

@@ -10,8 +10,8 @@ import pytest
 from edgepack.bundle.keys import PrivateKey
 from edgepack.wire import topics
 from edgepack.wire.coded import pack_coded
-from edgepack.wire.messages import Need
 from edgepack.wire.need_bitmap import read_missing
+from edgepack.wire.transfers import Need
 from tests.simulators.broker import Broker, is_installed
 from tests.simulators.bundles import make_bundle
 from tests.simulators.controller import TENANT, Controller

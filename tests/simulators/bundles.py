@@ -25,7 +25,7 @@ from edgepack.bundle.manifest import (
 )
 from edgepack.bundle.signature import sign_folder
 from edgepack.packager.bundling.deltas import write_deltas
-from edgepack.wire.messages import BundleRef, Desired, FileRef, RunModel
+from edgepack.wire.orders import BundleRef, Desired, FileRef, RunModel
 from tests.simulators.manifests import CPU, make_variant
 
 WIDTH = 256

@@ -12,20 +12,14 @@ from paho.mqtt.enums import CallbackAPIVersion
 from edgepack.bundle.chunks import fixed_chunks, offsets
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE, decode_manifest
 from edgepack.wire import topics
-from edgepack.wire.messages import (
-    Desired,
-    Event,
-    Need,
-    Received,
-    Reported,
-    ReportedModel,
-    Session,
-    Telemetry,
-    decode,
-    encode,
-)
+from edgepack.wire.batches import Received, Session
+from edgepack.wire.messages import decode, encode
 from edgepack.wire.need_bitmap import read_missing
+from edgepack.wire.orders import Desired
+from edgepack.wire.reports import Reported, ReportedModel
 from edgepack.wire.router import Router
+from edgepack.wire.telemetry import Event, Telemetry
+from edgepack.wire.transfers import Need
 from tests.simulators.bundles import ExampleBundle
 from tests.simulators.signing import read_messages, read_report
 from tests.simulators.waiting import PATIENCE_S

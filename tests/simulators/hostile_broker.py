@@ -8,7 +8,8 @@ import msgspec
 from securesystemslib.signer import CryptoSigner
 
 from edgepack.fleet.repository.lifetimes import DAY_S
-from edgepack.wire.messages import MAX_SEQUENCE, Desired, encode
+from edgepack.wire.messages import encode
+from edgepack.wire.orders import MAX_SEQUENCE, Desired
 from tests.simulators.bundles import ExampleBundle
 from tests.simulators.repository import MemoryCache, RepositoryWorld
 from tests.simulators.trusting_device import TrustingDevice, sign_word, wants, word

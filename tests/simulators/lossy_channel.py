@@ -23,7 +23,8 @@ from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.releases.folder import Blob, ReleaseFolder
 from edgepack.wire import topics
 from edgepack.wire.coded import read_coded
-from edgepack.wire.messages import Need, decode, encode
+from edgepack.wire.messages import decode, encode
+from edgepack.wire.transfers import Need
 
 DIGEST = "ab" * 32
 STEP_S = 0.01

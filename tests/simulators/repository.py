@@ -12,7 +12,7 @@ from edgepack.fleet.repository import ceremony
 from edgepack.fleet.repository.keyring import make_key
 from edgepack.fleet.repository.repository import ImageRepository
 from edgepack.trust.roles import ONLINE
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 from tests.simulators.bundles import ExampleBundle
 
 START = 1_800_000_000.0

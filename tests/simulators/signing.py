@@ -14,8 +14,10 @@ from edgepack.agent.config import read_config
 from edgepack.agent.enrolment.identity import make_key
 from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.wire import topics
+from edgepack.wire.batches import Batch, Session
 from edgepack.wire.changes import apply_changes, is_changes
-from edgepack.wire.messages import Batch, Changes, Message, Reported, Session, decode, encode
+from edgepack.wire.messages import Message, decode, encode
+from edgepack.wire.reports import Changes, Reported
 from edgepack.wire.signed import SIGNED_KINDS, BatchSigner, Sign, read_batch, sign_batch
 from tests.simulators.certificates import self_signed
 from tests.simulators.waiting import PATIENCE_S

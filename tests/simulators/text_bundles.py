@@ -31,7 +31,8 @@ from edgepack.bundle.manifest import (
 )
 from edgepack.bundle.signature import root_digest, sign_folder
 from edgepack.bundle.tree import list_files
-from edgepack.wire.messages import BundleRef, Choice
+from edgepack.wire.orders import BundleRef
+from edgepack.wire.reports import Choice
 from tests.simulators.manifests import CPU, make_variant
 
 CONTEXT = 96

@@ -12,7 +12,8 @@ from edgepack.fleet.repository.director import Director
 from edgepack.fleet.repository.lifetimes import DAY_S
 from edgepack.trust.orders import SignedOrders, join_orders, make_orders
 from edgepack.trust.repository import Cache
-from edgepack.wire.messages import Desired, encode
+from edgepack.wire.messages import encode
+from edgepack.wire.orders import Desired
 from tests.simulators.bundles import ExampleBundle
 from tests.simulators.repository import RepositoryWorld
 

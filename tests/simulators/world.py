@@ -41,15 +41,10 @@ from edgepack.bundle.manifest import MANIFEST_FILE, Variant, decode_manifest
 from edgepack.bundle.trust import TrustPolicy
 from edgepack.durable import write_file
 from edgepack.halt import Halt
-from edgepack.wire.messages import (
-    DeviceFacts,
-    Drift,
-    Event,
-    Need,
-    ProbeResult,
-    ProviderFacts,
-)
 from edgepack.wire.need_bitmap import read_missing
+from edgepack.wire.reports import DeviceFacts, Drift, ProbeResult, ProviderFacts
+from edgepack.wire.telemetry import Event
+from edgepack.wire.transfers import Need
 from tests.simulators.board import Board, SimulatedFirmware
 from tests.simulators.bundles import ExampleBundle
 from tests.simulators.manifests import CPU

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from edgepack.errors import BundleError, DeviceError, EdgepackError, PictureError
     from edgepack.pictures.results import Answer, Box, Label
     from edgepack.tasks.description import ModelDescription
-    from edgepack.wire.messages import BundleRef, Choice, ProbeResult
+    from edgepack.wire.orders import BundleRef
+    from edgepack.wire.reports import Choice, ProbeResult
 
 __all__ = [
     "Answer",
@@ -53,8 +54,8 @@ _MODULES = {
     "Answer": "edgepack.pictures.results",
     "Box": "edgepack.pictures.results",
     "BundleError": "edgepack.errors",
-    "BundleRef": "edgepack.wire.messages",
-    "Choice": "edgepack.wire.messages",
+    "BundleRef": "edgepack.wire.orders",
+    "Choice": "edgepack.wire.reports",
     "DeviceError": "edgepack.errors",
     "EdgepackError": "edgepack.errors",
     "GeneratedText": "edgepack.agent.serving.text_pieces",
@@ -64,7 +65,7 @@ _MODULES = {
     "ModelDescription": "edgepack.tasks.description",
     "ModelSession": "edgepack.agent.serving.model_session",
     "PictureError": "edgepack.errors",
-    "ProbeResult": "edgepack.wire.messages",
+    "ProbeResult": "edgepack.wire.reports",
     "SessionTensor": "edgepack.agent.runtime.sessions",
     "Tensor": "edgepack.agent.runtime.sessions",
     "TextPiece": "edgepack.agent.generation.texts",

@@ -6,7 +6,7 @@ import msgspec
 
 from edgepack.metrics.table import Distribution, Family, Point, bucket_counts, family
 from edgepack.wire.histogram import empty
-from edgepack.wire.messages import Telemetry
+from edgepack.wire.telemetry import Telemetry
 
 ERRORS = ("failed", "not_finite", "bad_inputs")
 """Values of `error.type`: inferences that raised; that gave NaN or infinity where the golden

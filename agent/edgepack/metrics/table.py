@@ -13,7 +13,7 @@ import msgspec
 
 from edgepack.decoding import convert_value
 from edgepack.wire.histogram import GROWTH
-from edgepack.wire.messages import Histogram
+from edgepack.wire.telemetry import Histogram
 
 Kind = Literal["counter", "gauge", "updown", "histogram"]
 """A counter grows; an `updown` is a sum that also falls."""

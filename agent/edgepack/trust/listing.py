@@ -15,7 +15,7 @@ from edgepack.bundle.manifest import Manifest
 from edgepack.bundle.metadata import Name, Release, Sha256, Text
 from edgepack.decoding import convert_value, decode_json
 from edgepack.errors import TrustError
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 _DIGEST_BYTES = 32
 _PATH = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]{0,99})/([0-9a-f]{64})")

@@ -20,7 +20,7 @@ from edgepack.errors import TrustError, parse_problem
 from edgepack.trust.listing import make_target, read_target_path, target_path
 from edgepack.trust.repository import ISSUED_AT
 from edgepack.trust.roles import DIRECTOR
-from edgepack.wire.messages import (
+from edgepack.wire.orders import (
     BundleRef,
     CaptureOrder,
     Desired,

@@ -9,7 +9,8 @@ import msgspec
 
 from edgepack.decoding import decode_json
 from edgepack.errors import TransferError
-from edgepack.wire.messages import Changes, Reported, decode, encode
+from edgepack.wire.messages import decode, encode
+from edgepack.wire.reports import Changes, Reported
 
 _SEPARATE = frozenset({"v", "minor", "at", "models"})
 

@@ -1,7 +1,7 @@
 """Wording of drift, for the device's status, the fleet's commands and its dashboard."""
 
 from edgepack.text import counted
-from edgepack.wire.messages import Drift, FeatureDrift
+from edgepack.wire.reports import Drift, FeatureDrift
 
 
 def drift_lines(drift: Drift) -> tuple[str, ...]:

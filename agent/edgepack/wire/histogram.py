@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable
 
 from edgepack.errors import TransferError
-from edgepack.wire.messages import Histogram
+from edgepack.wire.telemetry import Histogram
 
 GROWTH = 1.05
 """Ratio of a bucket's bounds; the error of a percentile is (growth - 1) / (growth + 1)."""

@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from edgepack.bitmap import pack_bits, read_bits
 from edgepack.errors import TransferError
-from edgepack.wire.messages import NeedFile
+from edgepack.wire.transfers import NeedFile
 
 
 def pack_missing(sha256: str, chunks: Collection[int], chunk_count: int) -> NeedFile:

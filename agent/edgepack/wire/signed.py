@@ -23,16 +23,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from edgepack.errors import TransferError
-from edgepack.wire.messages import (
-    MAX_BATCH,
-    MAX_MESSAGE_BYTES,
-    Batch,
-    M,
-    Message,
-    Session,
-    decode,
-    encode,
-)
+from edgepack.wire.batches import MAX_BATCH, Batch, Session
+from edgepack.wire.messages import MAX_MESSAGE_BYTES, M, Message, decode, encode
 from edgepack.wire.topics import UpKind
 
 SIGNED_KINDS: frozenset[UpKind] = frozenset({"reported", "event", "telemetry", "sample", "log"})

@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     )
     from edgepack.fleet.documents.samples import CaptureDevice, CaptureView, PulledSamples
     from edgepack.fleet.documents.webhooks import NewWebhook, WebhookTrial, WebhookView
-    from edgepack.wire.messages import BundleRef
+    from edgepack.wire.orders import BundleRef
 
 _MODULES = {
     "AssignmentView": "edgepack.fleet.documents.rollouts",
     "AuditEntry": "edgepack.fleet.documents.audit",
-    "BundleRef": "edgepack.wire.messages",
+    "BundleRef": "edgepack.wire.orders",
     "CaptureDevice": "edgepack.fleet.documents.samples",
     "CaptureView": "edgepack.fleet.documents.samples",
     "DeviceDetails": "edgepack.fleet.documents.devices",

@@ -15,7 +15,7 @@ from edgepack.agent import open_model
 from edgepack.agent.serving import following
 from edgepack.agent.telemetry import sketches
 from edgepack.tasks.arrays import Singles
-from edgepack.wire.messages import Drift
+from edgepack.wire.reports import Drift
 from tests.integration.fleet.conftest import CAMERAS, Mosquitto, StartAgent, edgepack
 from tests.integration.fleet.dashboard import Visitor
 from tests.simulators import warm_programs

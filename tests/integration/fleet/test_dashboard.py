@@ -10,16 +10,9 @@ import msgspec
 import pytest
 
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
-from edgepack.wire.messages import (
-    Active,
-    BundleRef,
-    Choice,
-    Event,
-    Preparation,
-    ProbeResult,
-    Reported,
-    ReportedModel,
-)
+from edgepack.wire.orders import BundleRef
+from edgepack.wire.reports import Active, Choice, Preparation, ProbeResult, Reported, ReportedModel
+from edgepack.wire.telemetry import Event
 from tests.integration.fleet.conftest import FleetProcess
 from tests.integration.fleet.dashboard import Visitor
 from tests.simulators.signing import Speaker

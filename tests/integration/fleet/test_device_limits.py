@@ -6,7 +6,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from edgepack.fleet.controller.quotas import QUOTAS
 from edgepack.wire import topics
-from edgepack.wire.messages import MAX_MESSAGE_BYTES, Event, encode
+from edgepack.wire.messages import MAX_MESSAGE_BYTES, encode
+from edgepack.wire.telemetry import Event
 from tests.integration.fleet.conftest import FleetProcess, edgepack
 from tests.integration.fleet.dashboard import Visitor
 from tests.integration.fleet.test_broker_settings import REPORT, device

@@ -22,19 +22,10 @@ from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.fleet.controller.quotas import QUOTAS
 from edgepack.wire import topics
 from edgepack.wire.histogram import LatencyRecorder
-from edgepack.wire.messages import (
-    Active,
-    BundleRef,
-    Choice,
-    Desired,
-    Event,
-    Message,
-    Reported,
-    ReportedModel,
-    Telemetry,
-    decode,
-    encode,
-)
+from edgepack.wire.messages import Message, decode, encode
+from edgepack.wire.orders import BundleRef, Desired
+from edgepack.wire.reports import Active, Choice, Reported, ReportedModel
+from edgepack.wire.telemetry import Event, Telemetry
 from tests.integration.fleet.conftest import CAMERAS, FleetProcess, Mosquitto, edgepack
 from tests.integration.fleet.dashboard import Visitor
 from tests.integration.fleet.postgresql import PostgreSQL

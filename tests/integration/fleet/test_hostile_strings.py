@@ -19,16 +19,10 @@ from edgepack.fleet.commands.rollout import rollout as rollout_group
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
 from edgepack.wire import topics
 from edgepack.wire.histogram import LatencyRecorder
-from edgepack.wire.messages import (
-    Active,
-    BundleRef,
-    Choice,
-    Event,
-    Message,
-    Reported,
-    ReportedModel,
-    Telemetry,
-)
+from edgepack.wire.messages import Message
+from edgepack.wire.orders import BundleRef
+from edgepack.wire.reports import Active, Choice, Reported, ReportedModel
+from edgepack.wire.telemetry import Event, Telemetry
 from tests.simulators import warm_programs
 from tests.simulators.signing import Speaker
 from tests.simulators.world import make_facts

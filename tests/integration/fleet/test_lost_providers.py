@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 from edgepack.bundle.archive import pack
 from edgepack.bundle.keys import load_private_key
 from edgepack.fleet.documents.rollouts import Selector
-from edgepack.wire.messages import Watched
+from edgepack.wire.reports import Watched
 from tests.integration.fleet.conftest import FleetProcess, Mosquitto, StartAgent
 from tests.simulators.bundles import make_bundle
 from tests.simulators.manifests import CPU

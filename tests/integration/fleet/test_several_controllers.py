@@ -16,7 +16,8 @@ import pytest
 from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.fleet.documents.rollouts import RolloutView
 from edgepack.wire import topics
-from edgepack.wire.messages import Desired, decode, encode
+from edgepack.wire.messages import decode, encode
+from edgepack.wire.orders import Desired
 from tests.integration.fleet.cluster import start_cluster
 from tests.integration.fleet.conftest import FleetProcess, Simulation
 from tests.integration.fleet.controller_processes import ControllerProcesses, controllers

@@ -19,7 +19,9 @@ from edgepack.bundle.signing_keys import load_signing_key
 from edgepack.fleet.repository.director import Director
 from edgepack.fleet.repository.repository import ImageRepository
 from edgepack.trust.orders import verify_orders
-from edgepack.wire.messages import Desired, Reported, encode
+from edgepack.wire.messages import encode
+from edgepack.wire.orders import Desired
+from edgepack.wire.reports import Reported
 from edgepack.wire.signed import is_signed_by, read_batch
 from tests.integration.fleet.conftest import FleetProcess, edgepack
 from tests.integration.fleet.test_publishing import stock_client

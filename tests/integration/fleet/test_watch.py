@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from edgepack.fleet.documents.devices import ModelView
-from edgepack.wire.messages import Watched
+from edgepack.wire.reports import Watched
 from tests.integration.fleet.conftest import (
     CAMERAS,
     FleetProcess,

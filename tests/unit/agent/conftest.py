@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from edgepack.bundle.keys import PrivateKey, PublicKey, generate_key, load_private_key
 from edgepack.bundle.manifest import Firmware, Requirements
-from edgepack.wire.messages import Desired, RunModel
+from edgepack.wire.orders import Desired, RunModel
 from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.world import World
 

@@ -16,7 +16,8 @@ from edgepack.agent.enrolment.renewal import CertificateKeeper, make_keeper
 from edgepack.errors import DeviceError
 from edgepack.fleet.enrolment.authority import Authority
 from edgepack.wire import topics
-from edgepack.wire.messages import Certificate, encode
+from edgepack.wire.messages import encode
+from edgepack.wire.orders import Certificate
 from tests.simulators.certificates import sign_until
 from tests.simulators.world import World
 from tests.unit.agent.test_daemon import MemoryPublisher, make_daemon

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from edgepack.agent.broker.link import BrokerLink
 from edgepack.agent.transfer.download import Download
 from edgepack.wire.coded import CodedChunk, pack_coded, read_coded
-from edgepack.wire.messages import Need
 from edgepack.wire.need_bitmap import pack_missing
+from edgepack.wire.transfers import Need
 from tests.unit.agent.conftest import Releases
 from tests.unit.agent.test_daemon import MemoryPublisher
 from tests.unit.agent.test_download import cut, model_entry, open_download

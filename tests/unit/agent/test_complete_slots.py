@@ -13,7 +13,7 @@ from edgepack.agent.update.status import read_status
 from edgepack.bundle.manifest import HOOKS_FOLDER, SIGNATURE_FILE
 from edgepack.bundle.slot import verify_slot
 from edgepack.bundle.tree import list_files
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 from tests.simulators.bundles import ExampleBundle
 from tests.simulators.world import World
 from tests.unit.agent.conftest import Releases

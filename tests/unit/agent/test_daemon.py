@@ -28,7 +28,10 @@ from edgepack.agent.update.dependencies import Clock
 from edgepack.agent.update.device_trust import DeviceTrust
 from edgepack.agent.update.models import Models
 from edgepack.wire import topics
-from edgepack.wire.messages import Event, Message, Reported, Session, Trusted, encode
+from edgepack.wire.batches import Session
+from edgepack.wire.messages import Message, encode
+from edgepack.wire.reports import Reported, Trusted
+from edgepack.wire.telemetry import Event
 from tests.simulators.repository import RepositoryWorld
 from tests.simulators.signing import read_report
 from tests.simulators.trusting_device import TrustingDevice, word

@@ -19,7 +19,7 @@ from edgepack.agent.telemetry.collector import Collected, Trouble
 from edgepack.agent.update import slot_scrubber
 from edgepack.bundle import chunks
 from edgepack.errors import BundleError
-from edgepack.wire.messages import Desired
+from edgepack.wire.orders import Desired
 from tests.simulators.bundles import ExampleBundle
 from tests.simulators.pointers import write_pointer
 from tests.simulators.world import World

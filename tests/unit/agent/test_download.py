@@ -15,7 +15,8 @@ from edgepack.agent.transfer.download import Download
 from edgepack.agent.transfer.manifest_download import ManifestDownload
 from edgepack.agent.transfer.need_scheduler import MAX_QUIET_S, NeedScheduler
 from edgepack.bundle.manifest import FileEntry, decode_manifest
-from edgepack.wire.messages import MAX_MESSAGE_BYTES, FileRef, encode
+from edgepack.wire.messages import MAX_MESSAGE_BYTES, encode
+from edgepack.wire.orders import FileRef
 from tests.simulators.world import World
 from tests.unit.agent.conftest import Releases
 

@@ -20,7 +20,7 @@ from edgepack.agent.hooks.runner import (
 )
 from edgepack.errors import DeviceError
 from edgepack.halt import Halt, HaltedError
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 from tests.simulators.children import LONGER_AND_LONGER_S, has_ended
 
 AddHook = Callable[[str, str], Path]

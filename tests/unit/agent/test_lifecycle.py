@@ -17,7 +17,8 @@ from edgepack.agent.update.lifecycle import (
     resume,
 )
 from edgepack.wire import histogram
-from edgepack.wire.messages import BundleRef, RemoveModel, Telemetry
+from edgepack.wire.orders import BundleRef, RemoveModel
+from edgepack.wire.telemetry import Telemetry
 from tests.simulators.bundles import ExampleBundle
 from tests.simulators.world import PowerCutError, World, hook_says
 from tests.unit.agent.conftest import Releases

@@ -40,7 +40,7 @@ from edgepack.agent.watch.liveness import (
 )
 from edgepack.agent.watch.observed import Observed
 from edgepack.wire.histogram import LatencyRecorder
-from edgepack.wire.messages import Telemetry
+from edgepack.wire.telemetry import Telemetry
 from tests.simulators.waiting import wait_until
 from tests.simulators.world import World
 from tests.unit.agent.conftest import Releases

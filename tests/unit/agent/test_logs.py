@@ -18,7 +18,8 @@ from edgepack.agent.broker.logs import (
     redact,
 )
 from edgepack.agent.config import AgentConfig, LogsConfig, TrustConfig
-from edgepack.wire.messages import MAX_LOG_LINES, LogLines, LogOrder
+from edgepack.wire.orders import MAX_LOG_LINES, LogOrder
+from edgepack.wire.transfers import LogLines
 
 CONFIG = AgentConfig(device="cam-1", state_dir="/s", trust=TrustConfig(keys=("a",)))
 ORDER = LogOrder(request="l1t0", lines=3, expires_at=1000.0)

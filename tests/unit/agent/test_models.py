@@ -7,7 +7,7 @@ from edgepack.agent.telemetry.collector import Collected, Trouble
 from edgepack.agent.update.models import MAX_MODELS
 from edgepack.agent.update.status import read_status
 from edgepack.errors import TransferError
-from edgepack.wire.messages import Desired, RemoveModel
+from edgepack.wire.orders import Desired, RemoveModel
 from tests.simulators.world import PowerCutError, World, hook_says
 from tests.unit.agent.conftest import NAMES, Releases, Shelf, served, slots, states
 

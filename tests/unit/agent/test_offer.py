@@ -6,7 +6,7 @@ import pytest
 from edgepack.agent.config import LimitConfig
 from edgepack.bundle.manifest import Manifest
 from edgepack.errors import TransferError
-from edgepack.wire.messages import BundleRef, RunModel
+from edgepack.wire.orders import BundleRef, RunModel
 from tests.simulators.world import START, World, make_facts
 from tests.unit.agent.conftest import Releases
 

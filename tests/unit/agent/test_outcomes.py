@@ -10,7 +10,8 @@ from edgepack.agent.telemetry.outcomes import (
     describe_failures,
 )
 from edgepack.wire.histogram import LatencyRecorder
-from edgepack.wire.messages import Outcomes, Telemetry
+from edgepack.wire.reports import Outcomes
+from edgepack.wire.telemetry import Telemetry
 
 
 def window(finished: int, failures: int = 0, not_finite: int = 0, digest: str = "d") -> Telemetry:

@@ -19,13 +19,9 @@ from edgepack.agent.state.captured import (
 )
 from edgepack.agent.state.uploads import uploads_file
 from edgepack.bundle.keys import generate_key
-from edgepack.wire.messages import (
-    PIECE_BYTES,
-    CaptureOrder,
-    CaptureReport,
-    Piece,
-    Taken,
-)
+from edgepack.wire.orders import CaptureOrder
+from edgepack.wire.reports import CaptureReport
+from edgepack.wire.transfers import PIECE_BYTES, Piece, Taken
 
 PUBLIC = generate_key().public_pem.decode()
 

@@ -25,7 +25,7 @@ from edgepack.agent.telemetry.pace import (
 from edgepack.agent.watch.observed import Observed, Verdict
 from edgepack.agent.watch.slowness import INTERVALS, judge_past, judge_previous
 from edgepack.wire.histogram import LatencyRecorder
-from edgepack.wire.messages import Telemetry
+from edgepack.wire.telemetry import Telemetry
 from tests.simulators.world import World
 from tests.unit.agent.conftest import Releases
 

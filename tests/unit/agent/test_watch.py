@@ -16,7 +16,9 @@ from edgepack.agent.update.journal import WatchNote
 from edgepack.agent.update.work import InlineWorker, Job, Work
 from edgepack.agent.watch.table import ROWS, STATES, Symptom, WatchState, markdown, mermaid
 from edgepack.wire.histogram import LatencyRecorder
-from edgepack.wire.messages import Drift, Outcomes, RemoveModel, Telemetry, Watched
+from edgepack.wire.orders import RemoveModel
+from edgepack.wire.reports import Drift, Outcomes, Watched
+from edgepack.wire.telemetry import Telemetry
 from tests.simulators.bundles import ExampleBundle
 from tests.simulators.world import World, hook_says
 from tests.unit.agent.conftest import Releases

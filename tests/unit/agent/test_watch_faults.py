@@ -19,7 +19,7 @@ from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.telemetry.shadowed import Shadowed
 from edgepack.agent.watch.table import ROWS, STATES, Symptom, WatchState
-from edgepack.wire.messages import Drift
+from edgepack.wire.reports import Drift
 from tests.simulators.world import WRONG, PowerCutError, World
 from tests.unit.agent.conftest import Releases
 from tests.unit.agent.test_watch import window

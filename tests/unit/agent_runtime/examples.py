@@ -29,7 +29,8 @@ from edgepack.bundle.recipients import seal_content_key
 from edgepack.bundle.signature import root_digest
 from edgepack.bundle.tree import list_files
 from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription
-from edgepack.wire.messages import BundleRef, Choice, DeviceFacts, ProviderFacts
+from edgepack.wire.orders import BundleRef
+from edgepack.wire.reports import Choice, DeviceFacts, ProviderFacts
 from tests.simulators.manifests import CPU, DIGEST, QNN, make_variant
 
 CONTENT_KEY = bytes(range(32))

@@ -23,7 +23,7 @@ from edgepack.agent.telemetry.collector import LatencyCollector
 from edgepack.agent.telemetry.spool import open_spool, spool_folder, spooled_files
 from edgepack.agent.telemetry.submission import MAX_BYTES, MOST, read_submission
 from edgepack.errors import TransferError
-from edgepack.wire.messages import Telemetry
+from edgepack.wire.telemetry import Telemetry
 from tests.simulators.pointers import write_pointer
 from tests.simulators.waiting import wait_until
 from tests.unit.agent_runtime.examples import install_model

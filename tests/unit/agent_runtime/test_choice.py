@@ -2,7 +2,7 @@
 
 from edgepack.agent.config import ProviderConfig
 from edgepack.agent.runtime.choice import choose
-from edgepack.wire.messages import Choice, ProbeResult
+from edgepack.wire.reports import Choice, ProbeResult
 from tests.simulators.manifests import CPU, QNN
 from tests.unit.agent_runtime.examples import make_facts
 

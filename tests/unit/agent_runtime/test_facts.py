@@ -12,7 +12,7 @@ from edgepack.agent.runtime import facts as facts_module
 from edgepack.agent.runtime.facts import hardware_class, read_device_facts
 from edgepack.agent.runtime.providers import read_providers
 from edgepack.errors import DeviceError
-from edgepack.wire.messages import ProviderFacts
+from edgepack.wire.reports import ProviderFacts
 
 
 def lay_out(root: Path, files: dict[str, str]) -> Path:

@@ -10,7 +10,7 @@ from edgepack.agent.telemetry.collector import LatencyCollector
 from edgepack.agent.telemetry.journal import JOURNAL_FILE
 from edgepack.agent.telemetry.spool import DISK_FOLDER, Spooled, write_spooled
 from edgepack.wire.histogram import LatencyRecorder
-from edgepack.wire.messages import Histogram, Telemetry
+from edgepack.wire.telemetry import Histogram, Telemetry
 from tests.simulators.manifests import CPU
 
 ALIVE, DEAD = 1, 2

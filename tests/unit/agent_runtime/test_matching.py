@@ -8,7 +8,7 @@ from edgepack.agent.config import ProviderConfig
 from edgepack.agent.runtime.matching import match_variants
 from edgepack.bundle.manifest import Requirements, Variant
 from edgepack.bundle.trust import TrustPolicy
-from edgepack.wire.messages import DeviceFacts
+from edgepack.wire.reports import DeviceFacts
 from tests.simulators.manifests import CPU, QNN, make_variant
 from tests.unit.agent_runtime.examples import make_facts, make_manifest
 

@@ -13,7 +13,7 @@ from edgepack.agent.runtime.probing import judge
 from edgepack.agent.runtime.sessions import Session, Tensor
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Placement, Variant
-from edgepack.wire.messages import ProbeResult
+from edgepack.wire.reports import ProbeResult
 from tests.simulators.children import (
     LONGER_AND_LONGER_S,
     child,

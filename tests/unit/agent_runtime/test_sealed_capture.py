@@ -27,7 +27,7 @@ from edgepack.bundle.sealed_samples import open_sample, sample_place
 from edgepack.errors import BundleError, DeviceError
 from edgepack.tasks.arrays import Singles, Tensor
 from edgepack.tasks.description import ModelDescription, TaskOutputs
-from edgepack.wire.messages import MAX_SAMPLE_BYTES
+from edgepack.wire.transfers import MAX_SAMPLE_BYTES
 from tests.simulators.pointers import write_pointer
 from tests.unit.agent_runtime.examples import install_model
 

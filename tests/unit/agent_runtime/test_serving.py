@@ -21,7 +21,7 @@ from edgepack.agent.telemetry import record, spool
 from edgepack.agent.telemetry.collector import LatencyCollector
 from edgepack.bundle.manifest import GOLDEN_FILE, MANIFEST_FILE
 from edgepack.errors import BundleError, DeviceError
-from edgepack.wire.messages import Choice
+from edgepack.wire.reports import Choice
 from tests.simulators.manifests import CPU
 from tests.simulators.pointers import write_pointer
 from tests.simulators.waiting import wait_until

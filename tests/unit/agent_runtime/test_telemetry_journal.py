@@ -21,7 +21,9 @@ from edgepack.agent.telemetry.record import Record
 from edgepack.agent.telemetry.spool import spool_folder
 from edgepack.durable import write_file
 from edgepack.fleet.database.telemetry_sequences import WIDTH, TelemetrySequence
-from edgepack.wire.messages import Batch, Telemetry, encode
+from edgepack.wire.batches import Batch
+from edgepack.wire.messages import encode
+from edgepack.wire.telemetry import Telemetry
 from tests.simulators.manifests import CPU
 
 RELEASES = ("1" * 64, "2" * 64)

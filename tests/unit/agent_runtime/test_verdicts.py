@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from edgepack.agent.runtime.verdicts import MAX_VERDICTS, VERDICTS_FILE, Verdicts, probe_cache_key
-from edgepack.wire.messages import DeviceFacts, ProbeResult, ProviderFacts
+from edgepack.wire.reports import DeviceFacts, ProbeResult, ProviderFacts
 from tests.simulators.manifests import CPU, make_variant
 from tests.unit.agent_runtime.examples import make_facts
 

@@ -13,7 +13,7 @@ from edgepack.agent.runtime.probe import ProbeRequest, probe_variant
 from edgepack.agent.runtime.probing import probe_here
 from edgepack.bundle.manifest import MANIFEST_FILE, Manifest, decode_manifest
 from edgepack.bundle.trust import TrustPolicy
-from edgepack.wire.messages import ProbeResult
+from edgepack.wire.reports import ProbeResult
 from tests.simulators.text_bundles import CONTEXT, HEAD, KV_HEADS, LAYERS, make_text_bundle
 from tests.unit.agent_runtime.examples import make_facts
 

@@ -17,7 +17,9 @@ from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.enrolment.certificates import read_certificate
 from edgepack.fleet.identity.issue import give_token, is_token, revoke_all, use_token
 from edgepack.wire import topics
-from edgepack.wire.messages import Certificate, Renewal, decode
+from edgepack.wire.messages import decode
+from edgepack.wire.orders import Certificate
+from edgepack.wire.reports import Renewal
 from tests.simulators.certificates import sign_until
 from tests.simulators.signing import CERTIFICATE
 from tests.unit.fleet.world import World, says

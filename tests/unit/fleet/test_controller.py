@@ -18,7 +18,10 @@ from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.rollouts import execution, status
 from edgepack.wire import topics
 from edgepack.wire.changes import find_changes
-from edgepack.wire.messages import Changes, Event, Need, encode
+from edgepack.wire.messages import encode
+from edgepack.wire.reports import Changes
+from edgepack.wire.telemetry import Event
+from edgepack.wire.transfers import Need
 from tests.simulators.world import make_facts
 from tests.unit.fleet.world import NEW, OLD, World, says, telemetry_window
 

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from edgepack.fleet.depot.depot import SMALL_TIMES, Depot
 from edgepack.fleet.releases.folder import Blob, ReleaseFolder, read_chunks
 from edgepack.wire import topics
-from edgepack.wire.messages import Need, NeedFile, encode
+from edgepack.wire.messages import encode
 from edgepack.wire.need_bitmap import pack_missing
+from edgepack.wire.transfers import Need, NeedFile
 
 DIGEST = "ab" * 32
 SHA = "cd" * 32

@@ -7,7 +7,8 @@ import pytest
 from edgepack.fleet.database import audit, device_logs, devices, enrolment, unsent
 from edgepack.fleet.database.audit import Wanted
 from edgepack.fleet.documents.logs import LogRequest, LogView
-from edgepack.wire.messages import LogLines, LogOrder
+from edgepack.wire.orders import LogOrder
+from edgepack.wire.transfers import LogLines
 from tests.unit.fleet.world import OLD, World, says
 
 

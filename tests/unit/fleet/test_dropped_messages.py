@@ -17,16 +17,11 @@ from edgepack.fleet.controller.quotas import QUOTAS, Quotas
 from edgepack.fleet.data_folder import CONTROLLER
 from edgepack.fleet.database import inventory, records
 from edgepack.wire import topics
-from edgepack.wire.messages import (
-    MAX_MESSAGE_BYTES,
-    Event,
-    Message,
-    Need,
-    Session,
-    decode,
-    encode,
-)
+from edgepack.wire.batches import Session
+from edgepack.wire.messages import MAX_MESSAGE_BYTES, Message, decode, encode
 from edgepack.wire.signed import BatchSigner
+from edgepack.wire.telemetry import Event
+from edgepack.wire.transfers import Need
 from tests.simulators.signing import sign_with
 from tests.unit.fleet.world import NEW, World, says, telemetry_window
 

@@ -14,7 +14,7 @@ from edgepack.fleet.releases.publish import check_identity
 from edgepack.fleet.rollouts import execution
 from edgepack.fleet.rollouts.release_use import delete_release
 from edgepack.wire import topics
-from edgepack.wire.messages import Trusted
+from edgepack.wire.reports import Trusted
 from tests.simulators.world import make_facts
 from tests.unit.fleet.world import NEW, OLD, World, says
 

@@ -12,9 +12,9 @@ from edgepack.errors import FleetError
 from edgepack.fleet.commands.feedback import drift_lines, feedback_table
 from edgepack.fleet.database.feedback import MAX_KINDS, gather
 from edgepack.fleet.rollouts.statistics import ALPHA, lower_bet
-from edgepack.wire.messages import (
+from edgepack.wire.orders import BundleRef
+from edgepack.wire.reports import (
     Active,
-    BundleRef,
     Choice,
     DeviceFacts,
     Drift,

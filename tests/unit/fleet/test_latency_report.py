@@ -12,7 +12,7 @@ from edgepack.fleet.database import label_sets, latency, latency_report
 from edgepack.fleet.database.schema import LabelledLatencyRow
 from edgepack.fleet.documents.latency import LatencyPart, LatencyQuestion
 from edgepack.wire.histogram import LatencyRecorder
-from edgepack.wire.messages import Telemetry
+from edgepack.wire.telemetry import Telemetry
 from tests.unit.fleet.world import OLD, World, telemetry_window
 
 HOUR_S = 3600.0

@@ -24,7 +24,9 @@ from edgepack.fleet.database.schema import AssignmentRow, LookRow, MeasurementRo
 from edgepack.fleet.documents.gates import TIMED, Found, GateView
 from edgepack.fleet.rollouts import execution
 from edgepack.wire.histogram import LatencyRecorder
-from edgepack.wire.messages import BundleRef, Telemetry, decode, encode
+from edgepack.wire.messages import decode, encode
+from edgepack.wire.orders import BundleRef
+from edgepack.wire.telemetry import Telemetry
 from tests.simulators.world import make_facts
 from tests.unit.fleet.world import NEW, OLD, PROVIDER, World, says
 

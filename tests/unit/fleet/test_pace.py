@@ -20,7 +20,7 @@ from edgepack.fleet.database.schema import AssignmentRow, ReleaseRow
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
 from edgepack.fleet.rollouts import execution, membership, steps
 from edgepack.fleet.rollouts.retry import retry
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 from tests.simulators.world import make_facts
 from tests.unit.fleet.world import NEW, OLD, World, release_row, says
 

@@ -11,7 +11,7 @@ from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
 from edgepack.fleet.documents.wording import finding_lines
 from edgepack.fleet.releases.publish import check_identity
 from edgepack.fleet.rollouts import membership
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 from tests.simulators.manifests import DIGEST, QNN, make_variant
 from tests.simulators.world import make_facts
 from tests.unit.fleet.world import NEW, OLD, World, says

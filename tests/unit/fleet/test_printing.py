@@ -31,7 +31,7 @@ from edgepack.fleet.documents.rollouts import (
     RolloutSettings,
     RolloutView,
 )
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 from tests.simulators.world import make_facts
 from tests.unit.fleet.world import World, says
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 
 from edgepack.wire import topics
-from edgepack.wire.messages import Batch, Received, decode, encode
+from edgepack.wire.batches import Batch, Received
+from edgepack.wire.messages import decode, encode
 from edgepack.wire.signed import sign_batch
 from tests.simulators.signing import KEY, sign_with
 from tests.unit.fleet.world import NEW, OLD, World, says, telemetry_window

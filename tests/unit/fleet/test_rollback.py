@@ -10,7 +10,7 @@ from edgepack.errors import FleetError
 from edgepack.fleet.documents.previews import RollbackPreview
 from edgepack.fleet.documents.rollouts import RollbackRequest, Selector
 from edgepack.fleet.rollouts.rollback import show_rollback
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 from tests.unit.fleet.world import NEW, OLD, World, release_row, says
 
 OLDEST = BundleRef(name="digits", version="0.9.0", release=0, digest="00" * 32)

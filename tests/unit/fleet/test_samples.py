@@ -29,14 +29,9 @@ from edgepack.fleet.documents.samples import (
     SealedSample,
 )
 from edgepack.wire import topics
-from edgepack.wire.messages import (
-    PIECE_BYTES,
-    CaptureReport,
-    Piece,
-    Reported,
-    Taken,
-    decode,
-)
+from edgepack.wire.messages import decode
+from edgepack.wire.reports import CaptureReport, Reported
+from edgepack.wire.transfers import PIECE_BYTES, Piece, Taken
 from tests.simulators.signing import RawSigner, sign_with
 from tests.unit.fleet.world import NEW, OLD, World, says
 

@@ -11,7 +11,8 @@ from edgepack.errors import FleetError
 from edgepack.fleet.controller import metadata
 from edgepack.trust.orders import verify_orders
 from edgepack.wire import topics
-from edgepack.wire.messages import MAX_STEP, Trusted
+from edgepack.wire.orders import MAX_STEP
+from edgepack.wire.reports import Trusted
 from tests.unit.fleet.world import World, says
 
 

@@ -15,8 +15,11 @@ from edgepack.fleet.simulation.chunk_store import ChunkStore
 from edgepack.fleet.simulation.port import Port
 from edgepack.fleet.simulation.simulated_device import SimulatedDevice
 from edgepack.wire import topics
-from edgepack.wire.messages import Desired, FileRef, Need, Reported, ReportedModel, decode, encode
+from edgepack.wire.messages import decode, encode
 from edgepack.wire.need_bitmap import read_missing
+from edgepack.wire.orders import Desired, FileRef
+from edgepack.wire.reports import Reported, ReportedModel
+from edgepack.wire.transfers import Need
 from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.signing import KEY, read_messages, sign_with
 

@@ -3,7 +3,7 @@
 import pytest
 
 from edgepack.fleet.database.standing import OTHER, symptom_of
-from edgepack.wire.messages import Reported, ReportedModel, Watched
+from edgepack.wire.reports import Reported, ReportedModel, Watched
 
 
 @pytest.mark.parametrize(

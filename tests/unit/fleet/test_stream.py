@@ -8,8 +8,8 @@ import pytest
 from edgepack.fleet.depot.plan import Plan, make_plan
 from edgepack.fleet.depot.stream import SHARE, Stream
 from edgepack.fleet.releases.folder import Blob
-from edgepack.wire.messages import Need
 from edgepack.wire.need_bitmap import pack_missing
+from edgepack.wire.transfers import Need
 
 CHUNKS, CHUNK_BYTES = 3, 65536
 SHA256 = "aa" * 32

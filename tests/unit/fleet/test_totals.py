@@ -9,7 +9,8 @@ from edgepack.fleet.database.latency import Added, Kind, check_window
 from edgepack.metrics.table import Distribution
 from edgepack.metrics.text import OPEN_METRICS, render
 from edgepack.wire.histogram import LatencyRecorder
-from edgepack.wire.messages import Telemetry, decode, encode
+from edgepack.wire.messages import decode, encode
+from edgepack.wire.telemetry import Telemetry
 
 COUNT = "edgepack_inference_duration_seconds_count"
 Labels = dict[str, str]

@@ -5,7 +5,7 @@ from hashlib import sha256
 from msgspec.structs import replace
 
 from edgepack.fleet.rollouts.release_use import find_unneeded
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 from tests.unit.fleet.world import NEW, OLD, World, release_row, says
 
 

@@ -12,7 +12,7 @@ from edgepack.fleet.database.store import open_store
 from edgepack.fleet.database.webhooks import DELAYS_S, Message
 from edgepack.fleet.webhooks import sending
 from edgepack.fleet.webhooks.sending import find_addresses, read_target
-from edgepack.wire.messages import Event
+from edgepack.wire.telemetry import Event
 
 
 def test_a_message_is_signed_as_the_standards_own_example() -> None:

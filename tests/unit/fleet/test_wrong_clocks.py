@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 
 from edgepack.fleet.database import latency, records
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, EventRow, LatencyRow
-from edgepack.wire.messages import Event
+from edgepack.wire.telemetry import Event
 from tests.unit.fleet.test_measurements import window
 from tests.unit.fleet.world import NEW, OLD, World, says, telemetry_window
 

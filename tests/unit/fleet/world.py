@@ -32,21 +32,12 @@ from edgepack.fleet.rollouts import execution, membership, starting, status
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.rollback import rollback
 from edgepack.wire import topics
+from edgepack.wire.batches import Session
 from edgepack.wire.histogram import LatencyRecorder
-from edgepack.wire.messages import (
-    Active,
-    BundleRef,
-    Choice,
-    Desired,
-    Message,
-    Reported,
-    ReportedModel,
-    RunModel,
-    Session,
-    Telemetry,
-    decode,
-    encode,
-)
+from edgepack.wire.messages import Message, decode, encode
+from edgepack.wire.orders import BundleRef, Desired, RunModel
+from edgepack.wire.reports import Active, Choice, Reported, ReportedModel
+from edgepack.wire.telemetry import Telemetry
 from tests.simulators.repository import RepositoryWorld
 from tests.simulators.signing import CERTIFICATE, KEY, RawSigner, sign_with
 

@@ -24,7 +24,7 @@ from edgepack.metrics.table import (
 )
 from edgepack.metrics.text import OPEN_METRICS, PLAIN, content_type, render
 from edgepack.wire.histogram import LatencyRecorder
-from edgepack.wire.messages import Telemetry
+from edgepack.wire.telemetry import Telemetry
 from tests.simulators.collector import parse, series_of
 
 ODD = 'a"b\\c\nd{}é'

@@ -23,7 +23,7 @@ from edgepack.packager.runtime.kept_session import (
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.runtime.trial import Asked, try_model
 from edgepack.packager.tensors.sequence import Samples
-from edgepack.wire.messages import ProbeResult
+from edgepack.wire.reports import ProbeResult
 from tests.simulators.manifests import make_variant
 from tests.unit.agent_runtime.examples import make_inputs, save_variant
 

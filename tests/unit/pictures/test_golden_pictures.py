@@ -32,7 +32,7 @@ from edgepack.packager.samples.golden_selection import choose_pictures
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.pictures.prepare import prepare_picture
 from edgepack.tasks.description import ModelDescription
-from edgepack.wire.messages import Preparation
+from edgepack.wire.reports import Preparation
 from tests.simulators.manifests import DIGEST, make_variant
 from tests.unit.agent_runtime.examples import make_manifest, save_variant
 from tests.unit.pictures.drawn import described, encoded, noise

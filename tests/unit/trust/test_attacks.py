@@ -15,7 +15,8 @@ from edgepack.fleet.repository.keyring import make_key
 from edgepack.fleet.repository.lifetimes import DAY_S, expiry_of
 from edgepack.trust.listing import list_release, target_path
 from edgepack.trust.roles import MAX_METADATA_BYTES
-from edgepack.wire.messages import MAX_SEQUENCE, MAX_STEP, Desired, RemoveModel, encode
+from edgepack.wire.messages import encode
+from edgepack.wire.orders import MAX_SEQUENCE, MAX_STEP, Desired, RemoveModel
 from tests.simulators.repository import RepositoryWorld, read_manifest
 from tests.simulators.trusting_device import (
     TrustingDevice,

@@ -8,7 +8,7 @@ import pytest
 from edgepack.agent.update.device_trust import FIRST_METADATA_S
 from edgepack.errors import TrustError
 from edgepack.trust.sources import FolderSource
-from edgepack.wire.messages import CaptureOrder, Desired
+from edgepack.wire.orders import CaptureOrder, Desired
 from tests.simulators.repository import RepositoryWorld
 from tests.simulators.trusting_device import TrustingDevice, resigned, wants, word
 from tests.unit.trust.conftest import Shelf

@@ -22,8 +22,8 @@ from edgepack.bundle.trust import TrustPolicy
 from edgepack.fleet.controller.metadata import MetadataKeeper
 from edgepack.wire import topics
 from edgepack.wire.coded import WINDOW_CHUNKS, pack_coded
-from edgepack.wire.messages import RunModel
 from edgepack.wire.need_bitmap import read_missing
+from edgepack.wire.orders import RunModel
 from tests.simulators.bundles import ExampleBundle
 from tests.simulators.hostile_broker import History, altered, forged, tell_history
 from tests.simulators.repository import MemoryCache, read_manifest

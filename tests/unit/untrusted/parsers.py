@@ -71,25 +71,15 @@ from edgepack.registry.credentials import find_credentials
 from edgepack.registry.reference import read_reference
 from edgepack.versions import NewerVersionError
 from edgepack.wire import topics
+from edgepack.wire.batches import Batch, Session
 from edgepack.wire.coded import pack_coded, read_coded
-from edgepack.wire.messages import (
-    Batch,
-    CaptureOrder,
-    Desired,
-    Event,
-    Message,
-    Need,
-    Piece,
-    Renewal,
-    Reported,
-    Session,
-    Taken,
-    Telemetry,
-    decode,
-    encode,
-)
+from edgepack.wire.messages import Message, decode, encode
 from edgepack.wire.need_bitmap import pack_missing, read_missing
+from edgepack.wire.orders import CaptureOrder, Desired
+from edgepack.wire.reports import Renewal, Reported
 from edgepack.wire.signed import is_signed_by, read_batch
+from edgepack.wire.telemetry import Event, Telemetry
+from edgepack.wire.transfers import Need, Piece, Taken
 from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.certificates import issue, make_authority
 from tests.simulators.manifests import CPU

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from edgepack.errors import TransferError
 from edgepack.wire import histogram as histograms
 from edgepack.wire.histogram import LatencyRecorder, merge, percentile
-from edgepack.wire.messages import Histogram
+from edgepack.wire.telemetry import Histogram
 
 latencies = st.floats(min_value=1e-4, max_value=1e6, allow_nan=False)
 samples = st.lists(latencies, min_size=1, max_size=200)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepack.errors import TransferError
-from edgepack.wire.messages import NeedFile
 from edgepack.wire.need_bitmap import pack_missing, read_missing
+from edgepack.wire.transfers import NeedFile
 
 SHA = "ab" * 32
 

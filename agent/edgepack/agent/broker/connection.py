@@ -34,7 +34,9 @@ from edgepack.agent.state.broker_state import BrokerStateNote
 from edgepack.errors import DeviceError, SignatureError
 from edgepack.web.clock import describe_own_certificate
 from edgepack.wire import topics
-from edgepack.wire.messages import Message, Reported, Session, encode
+from edgepack.wire.batches import Session
+from edgepack.wire.messages import Message, encode
+from edgepack.wire.reports import Reported
 from edgepack.wire.router import Router
 from edgepack.wire.signed import SIGNED_KINDS, BatchSigner
 

@@ -5,7 +5,9 @@ from typing import Protocol
 import msgspec
 
 from edgepack.wire import topics
-from edgepack.wire.messages import Message, Need, Session
+from edgepack.wire.batches import Session
+from edgepack.wire.messages import Message
+from edgepack.wire.transfers import Need
 
 
 class Publisher(Protocol):

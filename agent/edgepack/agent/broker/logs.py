@@ -17,7 +17,8 @@ import msgspec
 
 from edgepack.agent.config import AgentConfig
 from edgepack.text import printable
-from edgepack.wire.messages import MAX_LOG_LINES, LogLines, LogOrder
+from edgepack.wire.orders import MAX_LOG_LINES, LogOrder
+from edgepack.wire.transfers import LogLines
 
 MAX_LINE = 500
 MAX_BYTES = 64 * 1024

@@ -11,8 +11,9 @@ from edgepack.agent.telemetry.outcomes import describe_failures
 from edgepack.agent.update.models import Models
 from edgepack.agent.update.remembering import is_left
 from edgepack.agent.update.updater import Updater
-from edgepack.wire.messages import (
-    MAX_MESSAGE_BYTES,
+from edgepack.wire.messages import MAX_MESSAGE_BYTES, encode
+from edgepack.wire.orders import RunModel
+from edgepack.wire.reports import (
     Active,
     CaptureReport,
     Drift,
@@ -20,9 +21,7 @@ from edgepack.wire.messages import (
     Renewal,
     Reported,
     ReportedModel,
-    RunModel,
     Trusted,
-    encode,
 )
 
 UNREADABLE = "UNREADABLE"

@@ -34,15 +34,9 @@ from edgepack.agent.state.uploads import Upload, Uploads, uploads_file
 from edgepack.bundle.keys import key_id, load_public_key, parse_public_key
 from edgepack.bundle.sealed_samples import sample_place
 from edgepack.errors import SignatureError
-from edgepack.wire.messages import (
-    CAPTURE_REASONS,
-    MAX_SAMPLE_BYTES,
-    PIECE_BYTES,
-    CaptureOrder,
-    CaptureReport,
-    Piece,
-    Taken,
-)
+from edgepack.wire.orders import CAPTURE_REASONS, CaptureOrder
+from edgepack.wire.reports import CaptureReport
+from edgepack.wire.transfers import MAX_SAMPLE_BYTES, PIECE_BYTES, Piece, Taken
 
 log = logging.getLogger(__name__)
 

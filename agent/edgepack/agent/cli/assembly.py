@@ -63,7 +63,7 @@ from edgepack.bundle.manifest import Variant
 from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import DeviceError
 from edgepack.halt import Halt
-from edgepack.wire.messages import DeviceFacts, ProbeResult
+from edgepack.wire.reports import DeviceFacts, ProbeResult
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from edgepack.agent.update.status import ModelStatus, Status
 from edgepack.bundle.features import FEWEST_INFERENCES
 from edgepack.text import counted, printable_lines
 from edgepack.wire.drift_words import drift_lines
-from edgepack.wire.messages import DeviceFacts, ProviderFacts
+from edgepack.wire.reports import DeviceFacts, ProviderFacts
 
 _RUNNING = {
     True: "running",

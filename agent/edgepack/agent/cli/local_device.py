@@ -36,7 +36,8 @@ from edgepack.bundle.forms import open_bundle
 from edgepack.bundle.verify import VerifiedBundle
 from edgepack.durable import disk_remedy
 from edgepack.errors import DeviceError, TransferError
-from edgepack.wire.messages import ModelOrder, Need
+from edgepack.wire.orders import ModelOrder
+from edgepack.wire.transfers import Need
 
 log = logging.getLogger(__name__)
 

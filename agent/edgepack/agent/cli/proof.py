@@ -16,7 +16,7 @@ from edgepack.agent.runtime.matching import match_variants
 from edgepack.agent.runtime.probe import probe_variant
 from edgepack.bundle.pkcs11_uri import is_uri
 from edgepack.errors import DeviceError, EdgepackError
-from edgepack.wire.messages import ProbeResult
+from edgepack.wire.reports import ProbeResult
 
 
 def prove(config_path: Path, bundle: Path, *, connects: bool) -> str:

@@ -13,7 +13,7 @@ from edgepack.bundle.keys import load_public_key
 from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import DeviceError, TrustError
 from edgepack.wire import topics
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 if TYPE_CHECKING:
     from edgepack.agent.update.device_trust import DeviceTrust

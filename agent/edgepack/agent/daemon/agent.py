@@ -36,21 +36,16 @@ from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import DeviceError, TransferError, TrustError
 from edgepack.text import counted
 from edgepack.wire import topics
+from edgepack.wire.batches import Received, Session
 from edgepack.wire.changes import find_changes
 from edgepack.wire.coded import read_coded
-from edgepack.wire.messages import (
-    CaptureReport,
-    Certificate,
-    Desired,
-    Event,
-    Received,
-    Reported,
-    Session,
-    Taken,
-    decode,
-)
+from edgepack.wire.messages import decode
+from edgepack.wire.orders import Certificate, Desired
+from edgepack.wire.reports import CaptureReport, Reported
 from edgepack.wire.router import Router
 from edgepack.wire.signed import group_messages
+from edgepack.wire.telemetry import Event
+from edgepack.wire.transfers import Taken
 
 if TYPE_CHECKING:
     from edgepack.agent.update.device_trust import DeviceTrust

@@ -32,7 +32,8 @@ from edgepack.agent.update.dependencies import Link
 from edgepack.agent.update.local_install import why_not_done
 from edgepack.agent.update.models import Models
 from edgepack.errors import EdgepackError, TransferError
-from edgepack.wire.messages import Need, RunModel
+from edgepack.wire.orders import RunModel
+from edgepack.wire.transfers import Need
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from edgepack.agent.runtime.providers import why_nothing_runs
 from edgepack.bundle.manifest import Placement
 from edgepack.decoding import decode_json
 from edgepack.python_child import python_command
-from edgepack.wire.messages import ProviderFacts
+from edgepack.wire.reports import ProviderFacts
 
 CHILD = python_command("edgepack.agent.doctor.provider_child")
 TIMEOUT_S = 60.0

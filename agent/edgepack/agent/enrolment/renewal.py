@@ -26,7 +26,7 @@ from edgepack.agent.enrolment.identity import (
 from edgepack.durable import write_file
 from edgepack.errors import DeviceError
 from edgepack.web.clock import describe_own_certificate
-from edgepack.wire.messages import Renewal
+from edgepack.wire.reports import Renewal
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from edgepack.bundle.generation import GENAI_CONFIG, MAX_ASSET_BYTES
 from edgepack.bundle.golden import Golden
 from edgepack.bundle.manifest import Manifest
 from edgepack.tasks.tokens.measure import MOST_DIVERGENCE, log_shares
-from edgepack.wire.messages import TextPace, TextProof
+from edgepack.wire.reports import TextPace, TextProof
 
 PROMPTS = (128, 1024)
 """Tokens of the prompts that are measured, if they fit into the context."""

@@ -20,7 +20,8 @@ from edgepack.agent.hooks.process import EndedHook, run_process
 from edgepack.agent.hooks.users import HookUser
 from edgepack.errors import DeviceError
 from edgepack.halt import NEVER, Halt
-from edgepack.wire.messages import BundleRef, Choice
+from edgepack.wire.orders import BundleRef
+from edgepack.wire.reports import Choice
 
 log = logging.getLogger(__name__)
 

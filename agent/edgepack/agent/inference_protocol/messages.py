@@ -7,7 +7,8 @@ import msgspec
 from edgepack.agent.runtime.sessions import SessionTensor
 from edgepack.pictures.results import Box, Label
 from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription
-from edgepack.wire.messages import BundleRef, Choice
+from edgepack.wire.orders import BundleRef
+from edgepack.wire.reports import Choice
 
 MAX_JSON_BYTES = 8 * 1024 * 1024
 """JSON of a request, at most: numbers take several times as much memory as their text."""

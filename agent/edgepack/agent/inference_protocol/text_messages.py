@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from edgepack.agent.model_commands.standing import local_time, standing_lines, t
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.status import ModelStatus, read_status
 from edgepack.text import printable_lines
-from edgepack.wire.messages import ProbeResult
+from edgepack.wire.reports import ProbeResult
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,8 @@ import time
 from collections.abc import Iterator
 
 from edgepack.agent.update.status import ModelStatus
-from edgepack.wire.messages import BundleRef, TextProof
+from edgepack.wire.orders import BundleRef
+from edgepack.wire.reports import TextProof
 
 
 def standing_lines(model: ModelStatus) -> Iterator[str]:

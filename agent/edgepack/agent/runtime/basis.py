@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from edgepack.agent.config import ProviderConfig
-from edgepack.wire.messages import DeviceFacts, ProviderFacts
+from edgepack.wire.reports import DeviceFacts, ProviderFacts
 
 Basis = Mapping[str, str]
 """Versions and settings by name; empty where the basis is not known."""

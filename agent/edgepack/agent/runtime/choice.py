@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from edgepack.agent.config import ProviderConfig
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
-from edgepack.wire.messages import Choice, DeviceFacts, ProbeResult
+from edgepack.wire.reports import Choice, DeviceFacts, ProbeResult
 
 NOISE = 1.05
 """Latencies within this ratio of the fastest count as equal; short timings vary by as much."""

@@ -18,7 +18,7 @@ from edgepack.agent.config import ProviderConfig
 from edgepack.agent.runtime.child import redirect_stdout
 from edgepack.agent.runtime.providers import load_runtime, read_providers, read_sdks
 from edgepack.errors import DeviceError
-from edgepack.wire.messages import DeviceFacts
+from edgepack.wire.reports import DeviceFacts
 
 MODULE_DRIVERS = (
     "amdxdna",

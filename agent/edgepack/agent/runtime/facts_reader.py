@@ -23,7 +23,7 @@ from edgepack.agent.runtime.provider_table import KNOWN
 from edgepack.decoding import decode_json
 from edgepack.errors import DeviceError
 from edgepack.python_child import python_command
-from edgepack.wire.messages import DeviceFacts
+from edgepack.wire.reports import DeviceFacts
 
 log = logging.getLogger(__name__)
 

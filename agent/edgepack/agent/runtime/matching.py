@@ -12,7 +12,7 @@ from edgepack.agent.config import ProviderConfig
 from edgepack.agent.runtime.versions import is_within
 from edgepack.bundle.manifest import Manifest, Requirements, Variant
 from edgepack.bundle.trust import TrustPolicy
-from edgepack.wire.messages import DeviceFacts, ProviderFacts
+from edgepack.wire.reports import DeviceFacts, ProviderFacts
 
 
 class Matches(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from edgepack.errors import PictureError
 from edgepack.pictures.prepare import prepare_picture
 from edgepack.tasks.inputs import PictureInput
 from edgepack.text import counted
-from edgepack.wire.messages import Preparation
+from edgepack.wire.reports import Preparation
 
 
 class RunningSession(Protocol):

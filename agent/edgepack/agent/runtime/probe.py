@@ -20,7 +20,7 @@ from edgepack.bundle.manifest import Variant
 from edgepack.decoding import decode_json
 from edgepack.halt import NEVER, Halt
 from edgepack.python_child import python_command
-from edgepack.wire.messages import ProbeResult
+from edgepack.wire.reports import ProbeResult
 
 logger = logging.getLogger(__name__)
 

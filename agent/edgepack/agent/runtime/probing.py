@@ -26,7 +26,7 @@ from edgepack.bundle.manifest import (
 )
 from edgepack.decoding import decode_json
 from edgepack.errors import EdgepackError
-from edgepack.wire.messages import Preparation, ProbeResult, TextProof
+from edgepack.wire.reports import Preparation, ProbeResult, TextProof
 
 LEAST_SAMPLES = 2
 """Golden samples that every probe computes, however slow: one alone may be right by chance."""

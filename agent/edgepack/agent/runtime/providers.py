@@ -26,7 +26,7 @@ from edgepack.agent.runtime.quiet_loading import without_log_lines
 from edgepack.agent.runtime.runtime_words import first_line
 from edgepack.agent.runtime.vendor_telemetry import disable_vendor_telemetry
 from edgepack.errors import DeviceError
-from edgepack.wire.messages import ProviderFacts
+from edgepack.wire.reports import ProviderFacts
 
 __all__ = [
     "Known",

@@ -17,7 +17,7 @@ from edgepack.agent.state.state_file import StateFile
 from edgepack.bundle.golden_pictures import PICTURES_FOLDER
 from edgepack.bundle.manifest import Variant
 from edgepack.versions import Format, Version
-from edgepack.wire.messages import DeviceFacts, ProbeResult
+from edgepack.wire.reports import DeviceFacts, ProbeResult
 
 logger = logging.getLogger(__name__)
 

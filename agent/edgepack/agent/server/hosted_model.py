@@ -22,7 +22,7 @@ from edgepack.agent.serving.model_session import HOLD_S, MAX_HOLD_S, ModelSessio
 from edgepack.errors import EdgepackError, PictureError
 from edgepack.pictures.results import Answer
 from edgepack.wire.histogram import LatencyRecorder
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 log = logging.getLogger(__name__)
 

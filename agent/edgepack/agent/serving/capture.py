@@ -41,7 +41,7 @@ from edgepack.bundle.sealed_samples import seal_sample
 from edgepack.errors import EdgepackError
 from edgepack.tasks.arrays import Floats
 from edgepack.tasks.sketch import thin_input
-from edgepack.wire.messages import MAX_SAMPLE_BYTES
+from edgepack.wire.transfers import MAX_SAMPLE_BYTES
 
 log = logging.getLogger(__name__)
 

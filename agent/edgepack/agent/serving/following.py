@@ -34,7 +34,7 @@ from edgepack.agent.telemetry.record import Record
 from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
 from edgepack.durable import is_disk_fault
 from edgepack.errors import BundleError, DeviceError
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 logger = logging.getLogger(__name__)
 

@@ -30,7 +30,8 @@ from edgepack.agent.serving.text_generation import TEXT_HOLD_S, OwnGeneration
 from edgepack.agent.serving.text_pieces import Generation
 from edgepack.agent.serving.writing import Writing
 from edgepack.agent.state.models import DEFAULT_STATE_DIR
-from edgepack.wire.messages import BundleRef, Choice
+from edgepack.wire.orders import BundleRef
+from edgepack.wire.reports import Choice
 
 if TYPE_CHECKING:
     from edgepack.agent.serving.served_model import ServedModel

@@ -13,7 +13,8 @@ from edgepack.agent.serving.text_generation import OwnGeneration
 from edgepack.agent.serving.text_pieces import Generation
 from edgepack.agent.serving.writing import Writing
 from edgepack.errors import DeviceError
-from edgepack.wire.messages import BundleRef, Choice
+from edgepack.wire.orders import BundleRef
+from edgepack.wire.reports import Choice
 
 HOLD_S = 600.0
 """How long a session keeps a release that was replaced, by default: a long text, a short stream."""

@@ -43,7 +43,8 @@ from edgepack.agent.serving.writing import Writing
 from edgepack.agent.state.models import MODEL_NAME
 from edgepack.decoding import decode_json, json_decoder
 from edgepack.errors import DeviceError
-from edgepack.wire.messages import BundleRef, Choice
+from edgepack.wire.orders import BundleRef
+from edgepack.wire.reports import Choice
 
 T = TypeVar("T")
 

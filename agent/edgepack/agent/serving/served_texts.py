@@ -12,7 +12,7 @@ from edgepack.agent.serving.server_client import ServerClient
 from edgepack.agent.serving.text_pieces import Generation
 from edgepack.decoding import json_decoder
 from edgepack.errors import DeviceError
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 
 class _Delta(msgspec.Struct, frozen=True):

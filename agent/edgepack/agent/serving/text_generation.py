@@ -15,7 +15,7 @@ from edgepack.agent.generation.texts import (
 from edgepack.agent.serving.opened import OpenedModel
 from edgepack.agent.serving.text_pieces import Generation
 from edgepack.errors import DeviceError
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 TEXT_HOLD_S = 3600.0
 """How long a text keeps a release that was replaced."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from edgepack.agent.generation.texts import TextPiece
 from edgepack.agent.serving.closing import Closing
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 
 class GeneratedText(NamedTuple):

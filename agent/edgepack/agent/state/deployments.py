@@ -13,7 +13,7 @@ from edgepack.agent.state.state_file import read_regular
 from edgepack.durable import write_file
 from edgepack.errors import DeviceError
 from edgepack.versions import Format, NewerVersionError, Version
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 FOLDER = "deployments"
 

@@ -16,7 +16,8 @@ from edgepack.agent.state.unix_socket import bind_path, peer_user, short_path
 from edgepack.bundle.metadata import MAX_CHUNK_BYTES
 from edgepack.decoding import decode_json
 from edgepack.errors import TransferError
-from edgepack.wire.messages import ModelOrder, Need
+from edgepack.wire.orders import ModelOrder
+from edgepack.wire.transfers import Need
 
 SOCKET_FILE = "agent.sock"
 MAX_PACKET_BYTES = 2 * MAX_CHUNK_BYTES

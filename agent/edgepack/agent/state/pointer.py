@@ -15,7 +15,8 @@ from edgepack.agent.state.state_file import StateFile, Write, read_regular
 from edgepack.durable import flush_folder, write_file
 from edgepack.errors import DeviceError
 from edgepack.versions import Format, NewerVersionError, Version
-from edgepack.wire.messages import BundleRef, Choice
+from edgepack.wire.orders import BundleRef
+from edgepack.wire.reports import Choice
 
 POINTER_FILE = "active.json"
 

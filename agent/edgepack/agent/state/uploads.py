@@ -10,7 +10,7 @@ from edgepack.agent.state.captured import CaptureSettings, SealedRequest
 from edgepack.agent.state.state_file import StateFile, Write
 from edgepack.durable import write_file
 from edgepack.versions import Format, Version
-from edgepack.wire.messages import CaptureOrder
+from edgepack.wire.orders import CaptureOrder
 
 UPLOADS_FILE = "uploads.json"
 

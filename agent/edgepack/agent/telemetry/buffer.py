@@ -22,7 +22,7 @@ from edgepack.agent.telemetry.shadowed import Shadowed, add_up
 from edgepack.agent.telemetry.spool import open_spool
 from edgepack.agent.telemetry.totals import ReleaseTotal, add_windows
 from edgepack.durable import write_file
-from edgepack.wire.messages import Telemetry
+from edgepack.wire.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 

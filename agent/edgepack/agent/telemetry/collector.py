@@ -31,7 +31,7 @@ from edgepack.errors import TransferError
 from edgepack.text import printable
 from edgepack.versions import NewerVersionError
 from edgepack.wire import histogram
-from edgepack.wire.messages import Telemetry
+from edgepack.wire.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from edgepack.agent.state.state_file import open_shared, read_shared
 from edgepack.errors import TransferError
 from edgepack.wire.histogram import GROWTH, LEAST_MS, bucket_of
-from edgepack.wire.messages import Histogram
+from edgepack.wire.telemetry import Histogram
 
 _MAGIC = int.from_bytes(b"EPCOUNT1", "little")
 _FIRST, _LAST = bucket_of(LEAST_MS, GROWTH), 400

@@ -8,7 +8,7 @@ import msgspec
 from edgepack.agent.telemetry.drift_windows import WINDOW_S, FeatureWindows, estimate_loss
 from edgepack.bundle.features import FEWEST_INFERENCES, FeatureSum
 from edgepack.bundle.metadata import MAX_FEATURES, Feature
-from edgepack.wire.messages import Drift, FeatureDrift
+from edgepack.wire.reports import Drift, FeatureDrift
 
 MAX_RELEASES = 64
 

@@ -12,7 +12,7 @@ from edgepack.agent.telemetry.outcomes import describe_failures, kinds_of
 from edgepack.durable import write_file
 from edgepack.text import counted
 from edgepack.versions import Format, NewerVersionError, Version
-from edgepack.wire.messages import Outcomes
+from edgepack.wire.reports import Outcomes
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,10 @@ from edgepack.agent.telemetry.totals import ReleaseTotal
 from edgepack.durable import write_file
 from edgepack.versions import Format, NewerVersionError, Version
 from edgepack.wire import histogram
-from edgepack.wire.messages import Drift, Telemetry, encode
+from edgepack.wire.messages import encode
+from edgepack.wire.reports import Drift
 from edgepack.wire.signed import group_messages
+from edgepack.wire.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 

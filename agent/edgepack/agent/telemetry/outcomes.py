@@ -3,7 +3,8 @@
 from collections import deque
 from typing import Literal, NamedTuple
 
-from edgepack.wire.messages import Outcomes, Telemetry
+from edgepack.wire.reports import Outcomes
+from edgepack.wire.telemetry import Telemetry
 
 RECENT_S = 600.0
 """Inferences of so many seconds are looked at,"""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from edgepack.wire.histogram import LEAST_MS, empty, merge, percentile
-from edgepack.wire.messages import Histogram, Telemetry
+from edgepack.wire.telemetry import Histogram, Telemetry
 
 INTERVAL_S = 60.0
 FEWEST = 12

@@ -32,7 +32,7 @@ from edgepack.durable import write_file
 from edgepack.errors import TransferError
 from edgepack.versions import Format, Version
 from edgepack.wire import histogram
-from edgepack.wire.messages import Histogram
+from edgepack.wire.telemetry import Histogram
 
 DISK_FOLDER = "latency-disk"
 SPOOL_MODE = 0o2775

@@ -7,7 +7,7 @@ import msgspec
 from edgepack.metrics.sums import ReleaseSums
 from edgepack.metrics.table import RELEASE
 from edgepack.text import printable
-from edgepack.wire.messages import Telemetry
+from edgepack.wire.telemetry import Telemetry
 
 MAX_RELEASES = 16
 """Releases with totals: the newest. A release that comes back after more begins again."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from edgepack.agent.transfer.chunk_status import ChunkOutcome, Content, MissingChunks
 from edgepack.bundle.chunks import fixed_chunks
-from edgepack.wire.messages import FileRef
+from edgepack.wire.orders import FileRef
 
 
 class ManifestDownload:

@@ -7,8 +7,10 @@ import msgspec
 
 from edgepack.agent.transfer.chunk_status import MissingChunks
 from edgepack.bandwidth import UNLIMITED, Bandwidth
-from edgepack.wire.messages import MAX_MESSAGE_BYTES, MAX_STEP, Need, NeedFile
+from edgepack.wire.messages import MAX_MESSAGE_BYTES
 from edgepack.wire.need_bitmap import pack_missing
+from edgepack.wire.orders import MAX_STEP
+from edgepack.wire.transfers import Need, NeedFile
 
 FIRST_JITTER_S = 0.1
 """A wave is offered a bundle at once; a breath lets the depot see that many lack the same."""

@@ -8,7 +8,7 @@ from edgepack.agent.transfer.chunk_status import MissingChunks
 from edgepack.agent.transfer.source import Piece, Remote
 from edgepack.bundle.chunks import offsets
 from edgepack.bundle.manifest import FileEntry, Manifest
-from edgepack.wire.messages import RunModel
+from edgepack.wire.orders import RunModel
 
 WORDS = ("name", "version", "digest", "path", "sha256")
 _OF_A_FILE = ("path", "sha256")

@@ -25,7 +25,7 @@ from edgepack.agent.update.probing import after_staging, before_staging, probe
 from edgepack.agent.update.shadow_first import shadow_first
 from edgepack.agent.update.watching import Watcher
 from edgepack.wire.coded import CodedChunk
-from edgepack.wire.messages import DeviceFacts
+from edgepack.wire.reports import DeviceFacts
 
 ACTIONS: dict[State, Callable[[UpdateContext], Step]] = {
     "OFFERED": judge_offer,

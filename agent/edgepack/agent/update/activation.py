@@ -18,7 +18,7 @@ from edgepack.agent.watch.table import judge_all
 from edgepack.bundle.slot import check_presence
 from edgepack.errors import BundleError, DeviceError
 from edgepack.text import counted
-from edgepack.wire.messages import Telemetry
+from edgepack.wire.telemetry import Telemetry
 
 SOAK_LOOK_S = 0.5
 """How often a soaking model is looked at."""

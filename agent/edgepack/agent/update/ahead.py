@@ -12,7 +12,7 @@ from edgepack.bandwidth import Bandwidth, parse_bandwidth
 from edgepack.bundle.manifest import Manifest
 from edgepack.halt import Halt
 from edgepack.web.urls import shown_url
-from edgepack.wire.messages import RunModel
+from edgepack.wire.orders import RunModel
 
 log = logging.getLogger(__name__)
 

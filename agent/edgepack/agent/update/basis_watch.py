@@ -14,7 +14,8 @@ from edgepack.agent.update.remembering import title_variant
 from edgepack.agent.update.transitions import MAX_TEXT, Transitions
 from edgepack.agent.watch.observed import Observed
 from edgepack.agent.watch.table import ROWS, Symptom
-from edgepack.wire.messages import Choice, RunModel, Watched
+from edgepack.wire.orders import RunModel
+from edgepack.wire.reports import Choice, Watched
 
 log = logging.getLogger(__name__)
 

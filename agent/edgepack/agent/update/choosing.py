@@ -18,7 +18,7 @@ from edgepack.bundle.slot import verify_variant
 from edgepack.durable import disk_remedy
 from edgepack.errors import BundleError, DeviceError, EdgepackError
 from edgepack.halt import Halt
-from edgepack.wire.messages import Choice
+from edgepack.wire.reports import Choice
 
 log = logging.getLogger(__name__)
 

@@ -31,7 +31,9 @@ from edgepack.bundle.manifest import (
     decode_manifest,
 )
 from edgepack.errors import DeviceError, EdgepackError
-from edgepack.wire.messages import DeviceFacts, ProbeResult, RunModel, Telemetry
+from edgepack.wire.orders import RunModel
+from edgepack.wire.reports import DeviceFacts, ProbeResult
+from edgepack.wire.telemetry import Telemetry
 
 FIRST_RETRY_S = 5.0
 MAX_RETRY_S = 600.0

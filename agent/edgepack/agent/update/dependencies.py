@@ -25,7 +25,8 @@ from edgepack.bundle.manifest import Variant
 from edgepack.bundle.trust import TrustPolicy
 from edgepack.durable import write_file
 from edgepack.halt import Halt
-from edgepack.wire.messages import DeviceFacts, Drift, Need, ProbeResult
+from edgepack.wire.reports import DeviceFacts, Drift, ProbeResult
+from edgepack.wire.transfers import Need
 
 DISK_PATIENCE_S = 3600.0
 """Long enough for a log that fills the disk to be rotated; an order has a deadline of its own."""

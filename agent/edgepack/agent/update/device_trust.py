@@ -16,7 +16,8 @@ from edgepack.trust.orders import SignedOrders, verify_orders
 from edgepack.trust.repository import Cache, TrustedRepository
 from edgepack.trust.roles import DIRECTOR, file_name
 from edgepack.trust.sources import Fetch, fetch_nothing
-from edgepack.wire.messages import MAX_STEP, BundleRef, Desired, RunModel, Trusted
+from edgepack.wire.orders import MAX_STEP, BundleRef, Desired, RunModel
+from edgepack.wire.reports import Trusted
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,9 @@ from edgepack.agent.state.state_file import StateFile, Write, read_regular
 from edgepack.agent.update.lifecycle import RESTING, TABLE, State
 from edgepack.durable import write_file
 from edgepack.versions import Format, NewerVersionError, Version
-from edgepack.wire.messages import Choice, Event, ModelOrder, RunModel, Watched
+from edgepack.wire.orders import ModelOrder, RunModel
+from edgepack.wire.reports import Choice, Watched
+from edgepack.wire.telemetry import Event
 
 log = logging.getLogger(__name__)
 

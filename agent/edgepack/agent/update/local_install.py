@@ -15,8 +15,9 @@ from edgepack.bundle.chunks import fixed_chunks, offsets
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
 from edgepack.bundle.verify import VerifiedBundle
 from edgepack.errors import DeviceError
-from edgepack.wire.messages import BundleRef, FileRef, ModelOrder, Need, RemoveModel, RunModel
 from edgepack.wire.need_bitmap import read_missing
+from edgepack.wire.orders import BundleRef, FileRef, ModelOrder, RemoveModel, RunModel
+from edgepack.wire.transfers import Need
 
 MAX_WAIT_S = 0.5
 

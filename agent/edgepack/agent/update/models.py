@@ -30,7 +30,9 @@ from edgepack.agent.update.updater import DISK_RETRY_S, Updater
 from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import TransferError
 from edgepack.wire.coded import CodedChunk
-from edgepack.wire.messages import Desired, DeviceFacts, ModelOrder, Need, RunModel
+from edgepack.wire.orders import Desired, ModelOrder, RunModel
+from edgepack.wire.reports import DeviceFacts
+from edgepack.wire.transfers import Need
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, SIGNATURE_FILE, Manifest
 from edgepack.bundle.signature import SignedList
 from edgepack.errors import DeviceError, TransferError
-from edgepack.wire.messages import (
+from edgepack.wire.orders import (
     MAX_SEQUENCE,
     MAX_SOAK_S,
     MAX_STEP,

@@ -11,7 +11,7 @@ from edgepack.agent.update.lifecycle import GOING_BACK, RESTING, follow
 from edgepack.agent.update.offer import check_local, check_order, check_release, check_time
 from edgepack.agent.update.transitions import Transitions
 from edgepack.errors import DeviceError
-from edgepack.wire.messages import ModelOrder, RemoveModel, RunModel
+from edgepack.wire.orders import ModelOrder, RemoveModel, RunModel
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,8 @@ import msgspec
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.journal import Journal, WatchNote
 from edgepack.agent.update.transitions import MAX_TEXT
-from edgepack.wire.messages import Choice, ModelOrder, RunModel, Watched
+from edgepack.wire.orders import ModelOrder, RunModel
+from edgepack.wire.reports import Choice, Watched
 
 
 def name_variant(digest: str, variant: str) -> str:

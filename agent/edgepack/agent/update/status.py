@@ -17,7 +17,8 @@ from edgepack.agent.update.journal import read_journal
 from edgepack.bundle.slot import check_presence
 from edgepack.durable import disk_remedy
 from edgepack.errors import BundleError, DeviceError
-from edgepack.wire.messages import BundleRef, Drift, RunModel, Watched
+from edgepack.wire.orders import BundleRef, RunModel
+from edgepack.wire.reports import Drift, Watched
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,8 @@ from typing import Any
 from edgepack.agent.update.dependencies import Clock, ModelParts
 from edgepack.agent.update.journal import MAX_OUTBOX, WatchNote
 from edgepack.agent.update.lifecycle import State
-from edgepack.wire.messages import BundleRef, Event, ModelOrder, RunModel
+from edgepack.wire.orders import BundleRef, ModelOrder, RunModel
+from edgepack.wire.telemetry import Event
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,9 @@ from edgepack.agent.watch.table import Symptom
 from edgepack.durable import is_disk_fault
 from edgepack.errors import EdgepackError
 from edgepack.wire.coded import CodedChunk
-from edgepack.wire.messages import DeviceFacts, Event, ModelOrder, RemoveModel, RunModel
+from edgepack.wire.orders import ModelOrder, RemoveModel, RunModel
+from edgepack.wire.reports import DeviceFacts
+from edgepack.wire.telemetry import Event
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,8 @@ from edgepack.agent.watch.ledger import Ledger
 from edgepack.agent.watch.observed import Observed
 from edgepack.agent.watch.slowness import INTERVALS, continue_past, slowdown_of
 from edgepack.agent.watch.table import ROWS, STATES, Symptom, judge_all
-from edgepack.wire.messages import Choice, ProbeResult, RunModel, Watched
+from edgepack.wire.orders import RunModel
+from edgepack.wire.reports import Choice, ProbeResult, Watched
 
 log = logging.getLogger(__name__)
 

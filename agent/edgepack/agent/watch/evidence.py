@@ -7,7 +7,7 @@ from edgepack.agent.watch.shares import is_beyond_doubt
 from edgepack.agent.watch.slowness import judge_past, judge_previous
 from edgepack.text import counted
 from edgepack.wire.drift_words import harm_words
-from edgepack.wire.messages import Drift
+from edgepack.wire.reports import Drift
 
 TOLERATED_FAILURES = 0.01
 """Share of inferences that may go wrong; an application's own mistakes are among them."""

@@ -4,7 +4,7 @@ from edgepack.agent.telemetry.outcomes import OutcomeWatch
 from edgepack.agent.telemetry.pace import Interval, Pace
 from edgepack.agent.watch.observed import Bad, Observed
 from edgepack.agent.watch.slowness import SHORT_INTERVALS, SHORTER
-from edgepack.wire.messages import Telemetry
+from edgepack.wire.telemetry import Telemetry
 
 MOST_BEFORE_S = 60.0
 """A report may begin so many seconds before the ledger: processes report every few seconds."""

@@ -4,7 +4,7 @@ from edgepack.agent.state.holders import BEAT_S, Death, Held, Holders
 from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.watch.observed import DOUBTFUL, FINE, Verdict
 from edgepack.text import counted
-from edgepack.wire.messages import Choice
+from edgepack.wire.reports import Choice
 
 DEATHS = 3
 """Deaths that condemn a release. A person restarts an application once or twice."""

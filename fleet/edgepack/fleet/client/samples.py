@@ -26,7 +26,7 @@ from edgepack.fleet.documents.samples import (
     SealedSample,
 )
 from edgepack.text import counted
-from edgepack.wire.messages import CAPTURE_REASONS, Reason
+from edgepack.wire.orders import CAPTURE_REASONS, Reason
 
 _EVERYBODY = Selector(kind="all")
 

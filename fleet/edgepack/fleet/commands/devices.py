@@ -17,7 +17,7 @@ from edgepack.fleet.documents.devices import RemovedDevice
 from edgepack.fleet.documents.logs import LogView
 from edgepack.fleet.documents.wording import labels_line
 from edgepack.text import counted, printable_lines
-from edgepack.wire.messages import MAX_LOG_LINES
+from edgepack.wire.orders import MAX_LOG_LINES
 
 _LOOK_S = 0.5
 

@@ -22,7 +22,7 @@ from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.documents.samples import CaptureView, PulledSamples
 from edgepack.key_place import check_key_place
 from edgepack.text import counted
-from edgepack.wire.messages import CAPTURE_REASONS, MAX_CAPTURE_SAMPLES, Reason
+from edgepack.wire.orders import CAPTURE_REASONS, MAX_CAPTURE_SAMPLES, Reason
 
 KEYS = "samples"
 """Name of the key pair in the fleet's folder, without its ending."""

@@ -24,7 +24,7 @@ from edgepack.fleet.documents.wording import (
     stamp,
 )
 from edgepack.text import counted
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 _STYLES = {
     "COMMITTED": "green",

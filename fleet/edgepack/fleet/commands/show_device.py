@@ -11,7 +11,7 @@ from edgepack.fleet.documents.devices import DeviceDetails
 from edgepack.fleet.documents.releases import full_title
 from edgepack.fleet.documents.wording import ago, failures_line, labels_line, numbers_line
 from edgepack.wire.drift_words import drift_lines
-from edgepack.wire.messages import DeviceFacts
+from edgepack.wire.reports import DeviceFacts
 
 UNSIGNED = "it obeys orders that nobody signed, since it was enrolled before: enrol it again"
 

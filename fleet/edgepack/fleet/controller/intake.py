@@ -31,9 +31,12 @@ from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.identity.issue import issue
 from edgepack.fleet.rollouts import execution, membership
 from edgepack.fleet.rollouts.offers import overtake
-from edgepack.wire import messages
 from edgepack.wire.changes import apply_changes, is_changes
+from edgepack.wire.messages import decode
+from edgepack.wire.reports import Changes, Renewal, Reported, Trusted
+from edgepack.wire.telemetry import Event, Telemetry
 from edgepack.wire.topics import UpKind
+from edgepack.wire.transfers import LogLines, Need, Piece, Taken
 
 log = logging.getLogger(__name__)
 
@@ -72,15 +75,15 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     known: dict[str, Presence]
     seals: Seals
     changed: dict[str, Presence] = {}
-    heard: list[tuple[str, messages.Reported]] = []
-    events: list[tuple[str, messages.Event]] = []
-    telemetry: list[tuple[str, messages.Telemetry]] = []
-    needs: list[tuple[Incoming, messages.Need]] = []
-    pieces: list[tuple[str, messages.Piece]] = []
-    logs: list[tuple[str, messages.LogLines]] = []
-    samples_taken: dict[str, messages.Taken] = {}
-    trusting: dict[str, messages.Trusted] = {}
-    renewing: dict[str, messages.Renewal] = {}
+    heard: list[tuple[str, Reported]] = []
+    events: list[tuple[str, Event]] = []
+    telemetry: list[tuple[str, Telemetry]] = []
+    needs: list[tuple[Incoming, Need]] = []
+    pieces: list[tuple[str, Piece]] = []
+    logs: list[tuple[str, LogLines]] = []
+    samples_taken: dict[str, Taken] = {}
+    trusting: dict[str, Trusted] = {}
+    renewing: dict[str, Renewal] = {}
     first: set[str] = set()
     unanswered: set[str] = set()
     publications: list[Publication] = []
@@ -250,9 +253,9 @@ def _take_report(batch: Batch, presence: Presence, content: bytes) -> bool:
         before = presence.reported or devices.stored_report(batch.session, presence.id)
         if not before:
             raise TransferError("changes of a report that is not known")
-        reported = apply_changes(before.encode(), messages.decode(content, messages.Changes))
+        reported = apply_changes(before.encode(), decode(content, Changes))
     else:
-        reported = messages.decode(content, messages.Reported)
+        reported = decode(content, Reported)
     is_first = not presence.has_reported and presence.reported is None
     if devices.note_report(presence, reported, batch.now) == "stale":
         return False
@@ -270,12 +273,12 @@ def _take_report(batch: Batch, presence: Presence, content: bytes) -> bool:
 
 
 def _take_need(batch: Batch, message: Incoming) -> str:
-    batch.needs.append((message, messages.decode(message.payload, messages.Need)))
+    batch.needs.append((message, decode(message.payload, Need)))
     return message.kind
 
 
 def _take_telemetry(batch: Batch, presence: Presence, content: bytes) -> bool:
-    telemetry = messages.decode(content, messages.Telemetry)
+    telemetry = decode(content, Telemetry)
     latency.check_window(telemetry)
     batch.seals.count(presence, telemetry)
     batch.telemetry.append((presence.id, telemetry))
@@ -283,17 +286,17 @@ def _take_telemetry(batch: Batch, presence: Presence, content: bytes) -> bool:
 
 
 def _take_event(batch: Batch, presence: Presence, content: bytes) -> bool:
-    batch.events.append((presence.id, messages.decode(content, messages.Event)))
+    batch.events.append((presence.id, decode(content, Event)))
     return True
 
 
 def _take_piece(batch: Batch, presence: Presence, content: bytes) -> bool:
-    batch.pieces.append((presence.id, messages.decode(content, messages.Piece)))
+    batch.pieces.append((presence.id, decode(content, Piece)))
     return True
 
 
 def _take_log(batch: Batch, presence: Presence, content: bytes) -> bool:
-    batch.logs.append((presence.id, messages.decode(content, messages.LogLines)))
+    batch.logs.append((presence.id, decode(content, LogLines)))
     return True
 
 

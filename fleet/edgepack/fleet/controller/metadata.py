@@ -7,7 +7,7 @@ from edgepack.errors import EdgepackError
 from edgepack.fleet.repository.repository import ImageRepository
 from edgepack.trust.roles import ROOT, read_file_name
 from edgepack.wire import topics
-from edgepack.wire.messages import Trusted
+from edgepack.wire.reports import Trusted
 
 log = logging.getLogger(__name__)
 

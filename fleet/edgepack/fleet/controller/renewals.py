@@ -8,7 +8,9 @@ from sqlalchemy.orm import Session
 from edgepack.errors import FleetError
 from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.identity.issue import renew
-from edgepack.wire.messages import Certificate, Renewal, encode
+from edgepack.wire.messages import encode
+from edgepack.wire.orders import Certificate
+from edgepack.wire.reports import Renewal
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from edgepack.fleet.database.latency import Added
 from edgepack.metrics.sums import ERRORS, ReleaseSums, sum_families
 from edgepack.metrics.table import CLASS, OVERFLOW, RELEASE, STATISTIC, Family, Point, family
 from edgepack.text import printable
-from edgepack.wire.messages import Telemetry
+from edgepack.wire.telemetry import Telemetry
 
 MAX_SERIES = 1000
 MAX_BEGUN = 16

@@ -40,18 +40,13 @@ from edgepack.fleet.controller.inbox import Incoming
 from edgepack.fleet.database import certificates, telemetry_sequences
 from edgepack.fleet.database.devices import Presence
 from edgepack.fleet.database.telemetry_sequences import TelemetrySequence
+from edgepack.wire.batches import Batch, Received, Session
 from edgepack.wire.changes import is_changes
-from edgepack.wire.messages import (
-    MAX_STEP,
-    Batch,
-    Received,
-    Reported,
-    Session,
-    Telemetry,
-    decode,
-    encode,
-)
+from edgepack.wire.messages import decode, encode
+from edgepack.wire.orders import MAX_STEP
+from edgepack.wire.reports import Reported
 from edgepack.wire.signed import Signed, is_signed_by, read_batch
+from edgepack.wire.telemetry import Telemetry
 from edgepack.wire.topics import UpKind
 
 UNNUMBERED: frozenset[UpKind] = frozenset({"sample", "log"})

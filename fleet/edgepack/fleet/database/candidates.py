@@ -16,7 +16,8 @@ from edgepack.fleet.database.reports import facts_of, serving_of
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow
 from edgepack.fleet.database.where import Attributes, Where, attributes
 from edgepack.fleet.documents.rollouts import Selector
-from edgepack.wire.messages import BundleRef, DeviceFacts
+from edgepack.wire.orders import BundleRef
+from edgepack.wire.reports import DeviceFacts
 
 PAGE = 2000
 """Devices that are read at once."""

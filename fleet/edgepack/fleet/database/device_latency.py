@@ -23,7 +23,7 @@ from edgepack.fleet.database.schema import (
 from edgepack.fleet.database.where import attributes
 from edgepack.fleet.documents.latency import LatencyQuestion, LatencyReport
 from edgepack.wire.histogram import merge
-from edgepack.wire.messages import Histogram
+from edgepack.wire.telemetry import Histogram
 
 MAX_DEVICES = 1000
 NOTE = (

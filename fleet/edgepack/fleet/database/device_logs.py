@@ -13,7 +13,8 @@ from edgepack.fleet.database.audit import Entry
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import DeviceLogRow, DeviceRow
 from edgepack.fleet.documents.logs import LogRequest, LogState, LogView
-from edgepack.wire.messages import LogLines, LogOrder
+from edgepack.wire.orders import LogOrder
+from edgepack.wire.transfers import LogLines
 
 KEEP_S = 30 * 24 * 3600.0
 """Lines are deleted so long after the request."""

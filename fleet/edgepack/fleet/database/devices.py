@@ -11,18 +11,16 @@ from sqlalchemy.orm import Session
 from edgepack.errors import FleetError, TransferError
 from edgepack.fleet.database.schema import DeviceRow
 from edgepack.fleet.database.standing import standing_of, symptom_of
-from edgepack.wire.messages import (
+from edgepack.wire.messages import decode, encode
+from edgepack.wire.orders import (
     MAX_SEQUENCE,
     MAX_STEP,
-    Active,
     CaptureOrder,
     Desired,
     LogOrder,
     ModelOrder,
-    Reported,
-    decode,
-    encode,
 )
+from edgepack.wire.reports import Active, Reported
 
 log = logging.getLogger(__name__)
 

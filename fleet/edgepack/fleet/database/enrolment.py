@@ -24,7 +24,7 @@ from edgepack.fleet.database.schema import DeviceRow
 from edgepack.fleet.database.where import KEY, RESERVED, labels
 from edgepack.fleet.documents.audit import Action
 from edgepack.wire import topics
-from edgepack.wire.messages import Event
+from edgepack.wire.telemetry import Event
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,8 @@ from edgepack.fleet.database.schema import (
 )
 from edgepack.fleet.documents.devices import SIMULATED
 from edgepack.fleet.documents.rollouts import LatencyView
-from edgepack.wire.messages import Choice, Drift, FeatureDrift, ProbeResult, Reported, decode
+from edgepack.wire.messages import decode
+from edgepack.wire.reports import Choice, Drift, FeatureDrift, ProbeResult, Reported
 
 MAX_RELEASES = 20
 MAX_KINDS = 2_000

@@ -40,7 +40,8 @@ from edgepack.fleet.documents.devices import (
     ModelView,
 )
 from edgepack.text import natural_order
-from edgepack.wire.messages import ModelOrder, ReportedModel, RunModel
+from edgepack.wire.orders import ModelOrder, RunModel
+from edgepack.wire.reports import ReportedModel
 
 ALL = DeviceFilter()
 PAGE = 500

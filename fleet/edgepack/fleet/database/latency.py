@@ -26,7 +26,7 @@ from edgepack.fleet.database.schema import (
 )
 from edgepack.fleet.database.upsert import upsert
 from edgepack.wire.histogram import check, empty, merge
-from edgepack.wire.messages import Histogram, Telemetry
+from edgepack.wire.telemetry import Histogram, Telemetry
 
 log = logging.getLogger(__name__)
 

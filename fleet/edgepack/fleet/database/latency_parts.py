@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from edgepack.fleet.documents.latency import LatencyPart, LatencyQuestion
 from edgepack.wire.histogram import merge, percentile
-from edgepack.wire.messages import Histogram
+from edgepack.wire.telemetry import Histogram
 
 KEYS = ("model", "version", "variant", "provider", "hardware_class", "group", "rollout")
 

@@ -19,7 +19,7 @@ from edgepack.fleet.database.latency_parts import KEYS, Key, part_of
 from edgepack.fleet.database.schema import LabelledLatencyRow, LatencyRow, ReleaseRow
 from edgepack.fleet.database.where import parse_where
 from edgepack.fleet.documents.latency import LatencyQuestion, LatencyReport
-from edgepack.wire.messages import Histogram
+from edgepack.wire.telemetry import Histogram
 
 DAY_S = 24 * 3600.0
 MAX_STEPS = 200

@@ -11,7 +11,7 @@ from edgepack.fleet.database.latency import DAY_S, Sum
 from edgepack.fleet.database.schema import LatencyRow, LatencySourceRow, RolloutRow
 from edgepack.fleet.documents.rollouts import LatencySpan, LatencyView
 from edgepack.wire.histogram import merge, percentile
-from edgepack.wire.messages import Histogram
+from edgepack.wire.telemetry import Histogram
 
 MAX_READ = 20_000
 """Rows that one question reads at most, the newest first."""

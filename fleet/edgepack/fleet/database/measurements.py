@@ -19,7 +19,8 @@ from edgepack.fleet.database.measures import PAIR, VALUE_S, ReleaseMeasurements,
 from edgepack.fleet.database.schema import DeviceRow, MeasurementRow, NoiseRow, WaveMeasureRow
 from edgepack.fleet.database.upsert import upsert
 from edgepack.fleet.documents.gates import BY_NAME, TIMED
-from edgepack.wire.messages import Choice, Telemetry
+from edgepack.wire.reports import Choice
+from edgepack.wire.telemetry import Telemetry
 
 COMPARED = "compared"
 """Devices that measured the previous release long enough, counted from the offer on."""

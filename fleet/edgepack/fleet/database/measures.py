@@ -14,7 +14,8 @@ from edgepack.decoding import json_decoder
 from edgepack.fleet.database.latency import DAY_S
 from edgepack.fleet.documents.gates import BY_NAME, TIMED
 from edgepack.wire.histogram import empty, merge, percentile
-from edgepack.wire.messages import Choice, Histogram, Telemetry
+from edgepack.wire.reports import Choice
+from edgepack.wire.telemetry import Histogram, Telemetry
 
 FULL_INFERENCES = 5000
 FULL_WINDOWS = 500

@@ -9,7 +9,7 @@ from edgepack.fleet.database.schema import (
     EventRow,
 )
 from edgepack.fleet.documents.fleet import EventView
-from edgepack.wire.messages import Event
+from edgepack.wire.telemetry import Event
 
 KEEP_S = 30 * 24 * 3600.0
 """Events older than this are forgotten."""

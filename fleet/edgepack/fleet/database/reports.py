@@ -9,7 +9,9 @@ from typing import NamedTuple
 import msgspec
 
 from edgepack.decoding import decode_json
-from edgepack.wire.messages import WIRE_VERSION, BundleRef, DeviceFacts, Reported, decode, encode
+from edgepack.wire.messages import WIRE_VERSION, decode, encode
+from edgepack.wire.orders import BundleRef
+from edgepack.wire.reports import DeviceFacts, Reported
 
 REMEMBERED = 4096
 """Texts of which it is known what they say."""

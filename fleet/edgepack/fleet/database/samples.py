@@ -33,7 +33,8 @@ from edgepack.fleet.documents.samples import (
     CaptureView,
     SampleView,
 )
-from edgepack.wire.messages import PIECE_BYTES, CaptureOrder, Piece, Taken
+from edgepack.wire.orders import CaptureOrder
+from edgepack.wire.transfers import PIECE_BYTES, Piece, Taken
 
 MAX_STORED_BYTES = 4 * 1024**3
 """Encrypted samples of all devices together."""

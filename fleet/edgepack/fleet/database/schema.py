@@ -26,7 +26,8 @@ from edgepack.decoding import decode_json
 from edgepack.fleet.documents.audit import Number
 from edgepack.fleet.documents.gates import Found, GateView
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector, SetAside
-from edgepack.wire.messages import BundleRef, Histogram
+from edgepack.wire.orders import BundleRef
+from edgepack.wire.telemetry import Histogram
 
 
 class StoredText(TypeDecorator[str]):

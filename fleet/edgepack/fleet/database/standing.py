@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from edgepack.agent.watch.table import Symptom
 from edgepack.fleet.database.schema import DeviceModelRow
 from edgepack.fleet.database.upsert import upsert
-from edgepack.wire.messages import Reported, ReportedModel
+from edgepack.wire.reports import Reported, ReportedModel
 
 Standing = Literal["degraded", "failing", "warned", "updating", "settled"]
 """A device of which a model serves degraded; whose last update of a model failed; that warns; that

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from edgepack.fleet.database.schema import TelemetrySequenceRow
 from edgepack.fleet.database.upsert import upsert
-from edgepack.wire.messages import Batch
+from edgepack.wire.batches import Batch
 
 WIDTH = 62
 """Numbers below the highest one that are remembered: bits of a column."""

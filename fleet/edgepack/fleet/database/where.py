@@ -17,7 +17,7 @@ import msgspec
 from edgepack.decoding import decode_json
 from edgepack.errors import FleetError
 from edgepack.fleet.database.reports import facts_of
-from edgepack.wire.messages import DeviceFacts
+from edgepack.wire.reports import DeviceFacts
 
 Attributes = Mapping[str, frozenset[str]]
 

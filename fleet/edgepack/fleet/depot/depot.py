@@ -31,7 +31,8 @@ from edgepack.fleet.releases.folder import (
 )
 from edgepack.wire import topics
 from edgepack.wire.coded import pack_coded
-from edgepack.wire.messages import Need, decode
+from edgepack.wire.messages import decode
+from edgepack.wire.transfers import Need
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from edgepack.fleet.depot.listener import TICK_S, Listener
 from edgepack.fleet.depot.plan import EMPTY, CodedRepair, Sent, make_plan
 from edgepack.fleet.depot.window import Window
 from edgepack.fleet.releases.folder import Blob
-from edgepack.wire.messages import Need, NeedFile
 from edgepack.wire.need_bitmap import read_bitmap
+from edgepack.wire.transfers import Need, NeedFile
 
 GATHER_ONE_S, GATHER_SEVERAL_S, GATHER_MOST_S = 0.15, 0.5, 10.0
 """Needs of a file are gathered until so long nobody else asked for it: the devices of a wave ask

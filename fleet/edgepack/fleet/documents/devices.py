@@ -4,7 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.wire.messages import BundleRef, Choice, DeviceFacts, Drift, Outcomes, Watched
+from edgepack.wire.orders import BundleRef
+from edgepack.wire.reports import Choice, DeviceFacts, Drift, Outcomes, Watched
 
 SIMULATED = "simulated"
 """Agent version of a device that `edgepack simulate` plays: it runs no model, whatever comes."""

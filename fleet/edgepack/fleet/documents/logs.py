@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from edgepack.wire.messages import MAX_LOG_LINES
+from edgepack.wire.orders import MAX_LOG_LINES
 
 LogState = Literal["NONE", "ASKED", "RECEIVED", "REFUSED", "EXPIRED"]
 

@@ -7,7 +7,7 @@ import msgspec
 from edgepack.fleet.documents.gates import Finding
 from edgepack.fleet.documents.releases import BundleHead
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 Outcome = Literal["adds", "replaces", "nothing", "unfit", "refused"]
 OUTCOMES: tuple[Outcome, ...] = ("adds", "replaces", "nothing", "unfit", "refused")

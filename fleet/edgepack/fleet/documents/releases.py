@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 KEPT_RELEASES = 5
 """Of the newest of each model, so many are needed, whatever devices run."""

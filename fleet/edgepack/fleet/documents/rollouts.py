@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from edgepack.fleet.documents.gates import BY_NAME, GateView
 from edgepack.settings import declared
-from edgepack.wire.messages import MAX_SOAK_S, BundleRef
+from edgepack.wire.orders import MAX_SOAK_S, BundleRef
 
 OnBreach = Literal["pause", "abort", "rollback"]
 """What happens to a rollout, or to a hardware class, that breaches a gate."""

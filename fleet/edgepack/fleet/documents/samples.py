@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 
 from edgepack.fleet.documents.rollouts import Selector
-from edgepack.wire.messages import CAPTURE_REASONS, MAX_CAPTURE_SAMPLES, Reason
+from edgepack.wire.orders import CAPTURE_REASONS, MAX_CAPTURE_SAMPLES, Reason
 
 DAY_S = 24 * 3600.0
 

@@ -8,7 +8,7 @@ from edgepack.fleet.documents.audit import Number
 from edgepack.fleet.documents.gates import BY_NAME, Finding, GateView
 from edgepack.fleet.documents.rollouts import RolloutView
 from edgepack.text import counted, printable
-from edgepack.wire.messages import Outcomes
+from edgepack.wire.reports import Outcomes
 
 STATES = (
     "COMMITTED",

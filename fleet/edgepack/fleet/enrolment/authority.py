@@ -29,7 +29,7 @@ from edgepack.errors import FleetError
 from edgepack.fleet.data_folder import CONTROLLER_CERTIFICATE
 from edgepack.fleet.documents.devices import Revocations
 from edgepack.fleet.enrolment.certificates import is_due, key_id_of, read_certificate
-from edgepack.wire.messages import Renewal
+from edgepack.wire.reports import Renewal
 
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 825

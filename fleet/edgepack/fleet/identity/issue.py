@@ -18,7 +18,7 @@ from edgepack.fleet.database.audit import Entry
 from edgepack.fleet.database.schema import CertificateRow, DeviceRow, EnrolmentTokenRow
 from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.enrolment.certificates import is_due, read_certificate
-from edgepack.wire.messages import Renewal
+from edgepack.wire.reports import Renewal
 
 log = logging.getLogger(__name__)
 

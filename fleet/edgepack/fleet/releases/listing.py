@@ -21,7 +21,7 @@ from edgepack.fleet.documents.releases import (
 from edgepack.fleet.releases.folder import ReleaseAwayError, ReleaseFolder
 from edgepack.fleet.repository.repository import ImageRepository
 from edgepack.trust.listing import target_path
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from edgepack.fleet.database.schema import ReleaseRow
 from edgepack.fleet.documents.releases import BundleHead, full_title
 from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.tasks.table import items_of
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,8 @@ from edgepack.fleet.repository.repository import ImageRepository
 from edgepack.trust.listing import target_path
 from edgepack.trust.orders import SignedOrders, join_orders, make_orders
 from edgepack.trust.roles import DIRECTOR
-from edgepack.wire.messages import BundleRef, Desired, decode
+from edgepack.wire.messages import decode
+from edgepack.wire.orders import BundleRef, Desired
 
 log = logging.getLogger(__name__)
 

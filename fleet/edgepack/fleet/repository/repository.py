@@ -34,7 +34,7 @@ from edgepack.trust.roles import (
     file_name,
     is_publisher_role,
 )
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 log = logging.getLogger(__name__)
 

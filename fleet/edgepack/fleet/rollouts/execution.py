@@ -23,7 +23,7 @@ from edgepack.fleet.documents.audit import Action, Number
 from edgepack.fleet.rollouts import counting, decision, judgement, rules
 from edgepack.fleet.rollouts.offers import name_of, send_back, speaks_of
 from edgepack.text import counted
-from edgepack.wire.messages import Reported, ReportedModel
+from edgepack.wire.reports import Reported, ReportedModel
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from edgepack.agent.runtime.matching import match_variants
 from edgepack.bundle.manifest import Manifest, Variant
 from edgepack.bundle.trust import TrustPolicy
 from edgepack.fleet.documents.devices import SIMULATED
-from edgepack.wire.messages import DeviceFacts
+from edgepack.wire.reports import DeviceFacts
 
 _ANY_PROVIDER = ProviderConfig(allow_simulator=True)
 _ANY_VARIANT = TrustPolicy(keys=(), allow_degraded_unsafe=True)

@@ -32,7 +32,7 @@ from edgepack.fleet.rollouts.preview import open_rollouts, preview
 from edgepack.fleet.rollouts.settings import check_settings
 from edgepack.fleet.rollouts.waves import SITE, WaveStep, divide, keys_of, parse_waves
 from edgepack.fleet.rollouts.windows import zone_of
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 MAX_CLASSES = 64
 """Hardware classes of a rollout that are counted by name."""

@@ -15,7 +15,8 @@ from edgepack.fleet.database.measurements import Offered, Place
 from edgepack.fleet.database.schema import DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.documents.gates import BY_NAME
 from edgepack.fleet.rollouts.counting import UNDECIDED
-from edgepack.wire.messages import FileRef, ModelOrder, ReportedModel, RunModel
+from edgepack.wire.orders import FileRef, ModelOrder, RunModel
+from edgepack.wire.reports import ReportedModel
 
 log = logging.getLogger(__name__)
 

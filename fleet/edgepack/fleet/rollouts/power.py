@@ -13,7 +13,7 @@ from edgepack.fleet.documents.gates import Finding, Gate
 from edgepack.fleet.documents.rollouts import RolloutSettings
 from edgepack.fleet.rollouts.gates import WAVE_END, Plan
 from edgepack.fleet.rollouts.statistics import find_least_change
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 MAX_CLASSES = 6
 """Hardware classes that a preview names, the largest first."""

@@ -23,7 +23,7 @@ from edgepack.fleet.rollouts.power import expect
 from edgepack.fleet.rollouts.rules import OPEN
 from edgepack.fleet.rollouts.waves import divide, parse_waves
 from edgepack.text import counted, natural_order
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 IN_ROLLOUT = frozenset({"WAITING", *UNDECIDED})
 """States of a device's part while the rollout may still change what the device runs."""

@@ -16,7 +16,8 @@ from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.rules import OPEN
 from edgepack.text import counted, natural_order
-from edgepack.wire.messages import Desired, RunModel, decode
+from edgepack.wire.messages import decode
+from edgepack.wire.orders import Desired, RunModel
 
 
 def delete_release(session: Session, release: ReleaseRow, now: float) -> None:

@@ -35,7 +35,7 @@ from edgepack.fleet.rollouts.rules import OPEN
 from edgepack.fleet.rollouts.settings import check_settings
 from edgepack.fleet.rollouts.waves import divide, keys_of, parse_waves
 from edgepack.text import counted, natural_order
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 _ROLLOUT = re.compile(r"r\d+")
 

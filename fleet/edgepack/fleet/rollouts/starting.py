@@ -27,7 +27,7 @@ from edgepack.fleet.rollouts.settings import check_settings
 from edgepack.fleet.rollouts.supersede import take_over
 from edgepack.fleet.rollouts.waves import keys_of, parse_waves
 from edgepack.text import counted
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 PAUSE_S = 0.02
 """Between two pieces: whoever waits to write comes first."""

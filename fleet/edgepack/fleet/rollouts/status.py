@@ -17,7 +17,8 @@ from edgepack.fleet.documents.rollouts import (
 from edgepack.fleet.rollouts.decision import show_gates
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.text import natural_order
-from edgepack.wire.messages import Reported, decode
+from edgepack.wire.messages import decode
+from edgepack.wire.reports import Reported
 
 
 def list_rollouts(

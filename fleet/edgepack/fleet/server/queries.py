@@ -34,7 +34,7 @@ from edgepack.fleet.rollouts import execution, membership, status
 from edgepack.fleet.rollouts.decision import show_gates
 from edgepack.fleet.rollouts.rules import RolloutState
 from edgepack.fleet.server.fleet import Fleet
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 MAX_ROLLOUTS = 10
 """That the first page shows, stopped and running ones each."""

@@ -8,7 +8,9 @@ import msgspec
 
 from edgepack.errors import FleetError
 from edgepack.wire.histogram import LatencyRecorder
-from edgepack.wire.messages import BundleRef, Choice, ProbeResult, ProviderFacts, Telemetry
+from edgepack.wire.orders import BundleRef
+from edgepack.wire.reports import Choice, ProbeResult, ProviderFacts
+from edgepack.wire.telemetry import Telemetry
 
 INFERENCES = 200
 """In one window."""

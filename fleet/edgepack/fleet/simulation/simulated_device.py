@@ -13,17 +13,11 @@ from edgepack.fleet.simulation.behaviour import HARDWARE, PROVIDER, Change, Pret
 from edgepack.fleet.simulation.port import Port
 from edgepack.fleet.simulation.simulated_model import SimulatedModel
 from edgepack.wire import topics
+from edgepack.wire.batches import Session
 from edgepack.wire.coded import read_coded
-from edgepack.wire.messages import (
-    Desired,
-    DeviceFacts,
-    Message,
-    RemoveModel,
-    Reported,
-    Session,
-    decode,
-    encode,
-)
+from edgepack.wire.messages import Message, decode, encode
+from edgepack.wire.orders import Desired, RemoveModel
+from edgepack.wire.reports import DeviceFacts, Reported
 from edgepack.wire.router import Router
 from edgepack.wire.signed import BatchSigner, Sign
 

@@ -11,16 +11,10 @@ from edgepack.fleet.simulation.port import Port
 from edgepack.fleet.simulation.simulated_transfer import SimulatedTransfer
 from edgepack.wire import topics
 from edgepack.wire.coded import CodedChunk
-from edgepack.wire.messages import (
-    Active,
-    BundleRef,
-    Event,
-    Message,
-    ModelOrder,
-    RemoveModel,
-    ReportedModel,
-    RunModel,
-)
+from edgepack.wire.messages import Message
+from edgepack.wire.orders import BundleRef, ModelOrder, RemoveModel, RunModel
+from edgepack.wire.reports import Active, ReportedModel
+from edgepack.wire.telemetry import Event
 
 STEP_S = 0.1
 

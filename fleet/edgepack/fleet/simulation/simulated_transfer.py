@@ -21,7 +21,8 @@ from edgepack.fleet.simulation.chunk_store import StoredFile
 from edgepack.fleet.simulation.port import Port
 from edgepack.wire import topics
 from edgepack.wire.coded import CodedChunk
-from edgepack.wire.messages import FileRef, RunModel, encode
+from edgepack.wire.messages import encode
+from edgepack.wire.orders import FileRef, RunModel
 
 
 class _Wanted:

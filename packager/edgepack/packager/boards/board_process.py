@@ -34,7 +34,7 @@ from edgepack.packager.runtime.provider_process import MODULE, Waiting, in_silen
 from edgepack.packager.runtime.race_child import RaceAnswer, RaceRequest
 from edgepack.packager.runtime.trial import FEEDS, OUTPUTS, Asked, TrialAnswer, TrialRequest
 from edgepack.packager.tensors.exchange import Tensors, write_tensors
-from edgepack.wire.messages import DeviceFacts, ProbeResult
+from edgepack.wire.reports import DeviceFacts, ProbeResult
 
 RETRY_S = 120.0
 """A board that restarts is back within this time."""

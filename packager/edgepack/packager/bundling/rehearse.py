@@ -38,7 +38,7 @@ from edgepack.packager.runtime.provider_process import (
     report_waiting,
 )
 from edgepack.packager.runtime.trial import MORE_S, Asked
-from edgepack.wire.messages import Choice, DeviceFacts, ProbeResult
+from edgepack.wire.reports import Choice, DeviceFacts, ProbeResult
 
 _PROVIDERS = ProviderConfig(allow_simulator=True)
 _TIMEOUT_S = 300.0

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from edgepack.errors import DeviceError
 from edgepack.packager.runtime.provider_process import TrialProcess
-from edgepack.wire.messages import DeviceFacts
+from edgepack.wire.reports import DeviceFacts
 
 
 class BoardError(DeviceError):

@@ -24,7 +24,7 @@ from edgepack.packager.runtime.model_run import Run, open_on_provider, run_of
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
 from edgepack.packager.runtime.trial import Trial
 from edgepack.text import counted
-from edgepack.wire.messages import DeviceFacts
+from edgepack.wire.reports import DeviceFacts
 
 
 class Venue(msgspec.Struct, frozen=True, kw_only=True):

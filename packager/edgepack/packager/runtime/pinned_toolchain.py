@@ -22,7 +22,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.deadline import Deadline
 from edgepack.python_child import foreign_python_command
-from edgepack.wire.messages import DeviceFacts
+from edgepack.wire.reports import DeviceFacts
 
 _FACTS = "edgepack.agent.runtime.facts"
 """What a device says of itself."""
