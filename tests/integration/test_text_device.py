@@ -77,3 +77,22 @@ def test_bench_shows_first_token_and_tokens_per_second(settings: Path) -> None:
     assert rows["first token of 48"]["p50_ms"] > 0
     assert rows["token after 48"]["tokens_per_s"] > 0
     assert "tokens/s" in run(*words).stdout
+
+
+def test_device_chooses_the_variant_by_the_time_of_a_text(
+    tmp_path: Path, release_keys: tuple[PrivateKey, Path]
+) -> None:
+    variants = {"slow-token": "token", "slow-prompt": "prompt"}
+    bundle = make_text_bundle(tmp_path / "bundle", release_keys[0], variants=variants)
+    settings = tmp_path / "agent.toml"
+    settings.write_text(
+        f'device = "cam-1"\nstate_dir = "state"\n[trust]\nkeys = ["{release_keys[1]}"]\n'
+        "[probe]\nruns = 1\n[providers]\nthreads = 1\n"
+    )
+    run("install", str(bundle), "--soak", "0", "--config", str(settings))
+    found = json.loads(run("explain", "chat", "--json", "--config", str(settings)).stdout)
+    choice = found["pointer"]["choice"]
+    probes = {one["variant"]: one for one in choice["probes"]}
+    assert probes["slow-token"]["latency_ms"] < probes["slow-prompt"]["latency_ms"], "golden texts"
+    assert choice["chosen"] == "slow-prompt"
+    assert choice["because"].count("tokens a second") == 2

@@ -58,13 +58,17 @@ def make_tokenizer() -> str:
     return text
 
 
-def make_decoder(seed: int, context: int = CONTEXT, *, forgets: bool = False) -> onnx.ModelProto:
+def make_decoder(
+    seed: int, context: int = CONTEXT, *, forgets: bool = False, slow: str = ""
+) -> onnx.ModelProto:
     """Return a decoder with random weights, as onnxruntime-genai's builder writes decoders.
 
     Args:
         seed: Of the weights.
         context: Positions that the rotary embedding has.
         forgets: Whether the graph reads no cache: it is right for whole texts only.
+        slow: `prompt` or `token`: inferences of several tokens, or of one, take a hundred times as
+            long.
     """
     rng = np.random.default_rng(seed)
     weights: dict[str, np.ndarray] = {}
@@ -134,9 +138,15 @@ def make_decoder(seed: int, context: int = CONTEXT, *, forgets: bool = False) ->
         hidden = node("Add", [hidden, out], p + "out")
     nodes.append(
         helper.make_node(
-            "MatMul", [hidden, weight("head", HIDDEN, VOCABULARY, scale=0.2)], ["logits"]
+            "MatMul",
+            [hidden, weight("head", HIDDEN, VOCABULARY, scale=0.2)],
+            ["made" if slow else "logits"],
         )
     )
+    if slow:
+        weights["square"] = np.full((400, 400), 1e-3, np.float32)
+        integers["steps"] = np.array(1)
+        nodes += _slow_nodes(slow)
     past = [
         helper.make_tensor_value_info(
             f"{kind}.{layer}.{part}", TensorProto.FLOAT, ["batch", KV_HEADS, length, HEAD]
@@ -168,6 +178,30 @@ def make_decoder(seed: int, context: int = CONTEXT, *, forgets: bool = False) ->
     )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def _slow_nodes(slow: str) -> list[onnx.NodeProto]:
+    """Return nodes that write `logits` from `made`, and work long at some lengths."""
+    same = helper.make_node("Identity", ["made"], ["same_logits"])
+    work = [helper.make_node("ReduceMax", ["made"], ["w0"], keepdims=0)]
+    work += [helper.make_node("Mul", ["square", "w0"], ["w1"])]
+    work += [helper.make_node("MatMul", [f"w{at}", "square"], [f"w{at + 1}"]) for at in range(1, 9)]
+    work += [
+        helper.make_node("ReduceMax", ["w9"], ["most"], keepdims=0),
+        helper.make_node("Sub", ["most", "most"], ["nothing"]),
+        helper.make_node("Add", ["made", "nothing"], ["worked_logits"]),
+    ]
+    branches = [
+        helper.make_graph(body, name, [], [helper.make_empty_tensor_value_info(name)])
+        for body, name in (([same], "same_logits"), (work, "worked_logits"))
+    ]
+    at_one, at_several = branches if slow == "prompt" else branches[::-1]
+    return [
+        helper.make_node("Shape", ["input_ids"], ["ids_shape"]),
+        helper.make_node("Gather", ["ids_shape", "steps"], ["number"], axis=0),
+        helper.make_node("Equal", ["number", "axis"], ["is_one"]),
+        helper.make_node("If", ["is_one"], ["logits"], then_branch=at_one, else_branch=at_several),
+    ]
 
 
 def make_config(**changes: object) -> str:
@@ -225,6 +259,7 @@ def make_text_bundle(
     assets: Mapping[str, str] | None = None,
     context: int = CONTEXT,
     forgets: bool = False,
+    variants: Mapping[str, str] = {"cpu": ""},
 ) -> Path:
     """Build a bundle whose model writes texts, and return its folder.
 
@@ -237,11 +272,16 @@ def make_text_bundle(
         assets: Files for texts; None takes the usual files.
         context: Tokens of a text.
         forgets: Whether the graph reads no cache.
+        variants: Names, each with `slow` of `make_decoder`.
     """
-    variant = make_variant()
-    path = folder / variant.folder / variant.model_file
-    path.parent.mkdir(parents=True)
-    onnx.save(make_decoder(release, context, forgets=forgets), path)
+    paths = []
+    for name_of_variant, slow in variants.items():
+        variant = make_variant(name_of_variant)
+        path = folder / variant.folder / variant.model_file
+        path.parent.mkdir(parents=True)
+        onnx.save(make_decoder(release, context, forgets=forgets, slow=slow), path)
+        paths.append(path)
+    path = paths[0]
     feeds = tuple(_golden_feeds(text) for text in ("the first text", "another one"))
     session = open_model_file(path, threads=1)
     outputs: tuple[dict[str, Tensor], ...] = tuple(session.run(one) for one in feeds)
@@ -251,7 +291,6 @@ def make_text_bundle(
     for asset, content in (assets or make_assets(context_length=context)).items():
         (folder / asset).write_text(content)
         shared.append(asset)
-    files = (entry(folder, f"{variant.folder}/{variant.model_file}"),)
     facts = BundleFacts(
         name=name,
         version=version or f"1.{release}.0",
@@ -266,8 +305,12 @@ def make_text_bundle(
         ),
     )
     tolerances = {"logits": GoldenTolerance(cosine_min=0.99, nrmse_max=0.1)}
-    built = replace(variant, facts=replace(variant.facts, files=files, tolerances=tolerances))
-    manifest = Manifest(facts=facts, variants=(built,))
+    built = []
+    for variant in map(make_variant, variants):
+        files = (entry(folder, f"{variant.folder}/{variant.model_file}"),)
+        own = replace(variant.facts, files=files, tolerances=tolerances)
+        built.append(replace(variant, facts=own))
+    manifest = Manifest(facts=facts, variants=tuple(built))
     (folder / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
     if key is not None:
         sign_folder(folder, key)

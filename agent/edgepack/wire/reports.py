@@ -1,5 +1,6 @@
 """Reports of a device: what it is, and the state of each of its models."""
 
+import math
 from typing import Annotated
 
 import msgspec
@@ -87,6 +88,19 @@ class TextPace(msgspec.Struct, frozen=True, kw_only=True):
     first_token_ms: float
     tokens_per_s: float
 
+    @property
+    def words(self) -> str:
+        """The numbers, in words."""
+        return (
+            f"{self.first_token_ms:.3g} ms to the first token after {self.prompt_tokens}, "
+            f"then {self.tokens_per_s:.3g} tokens a second"
+        )
+
+    def text_ms(self, tokens: int) -> float:
+        """Return the time of a text of so many tokens after the prompt, milliseconds."""
+        further_ms = 1000 / self.tokens_per_s if self.tokens_per_s > 0 else math.inf
+        return self.first_token_ms + (tokens - 1) * further_ms
+
 
 class TextProof(msgspec.Struct, frozen=True, kw_only=True):
     """Result of writing texts over a cache on a device.
@@ -146,6 +160,12 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: Count = 0
     preparation: Preparation | None = None
     texts: TextProof | None = None
+
+    @property
+    def inference_ms(self) -> float | None:
+        """Milliseconds of an inference as real inferences count: of texts, a further token."""
+        paces = self.texts.paces if self.texts else ()
+        return paces[0].text_ms(2) - paces[0].text_ms(1) if paces else self.latency_ms
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):

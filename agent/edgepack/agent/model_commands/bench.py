@@ -115,8 +115,8 @@ def measure(state_dir: Path, name: str, *, seconds: float, threads: int) -> Benc
         )
     rows = decode_json(ending.answer, list[Measured])
     for probe in choice.probes:
-        if probe.variant == choice.chosen and probe.latency_ms is not None:
-            rows.append(Measured(source="at its probe", count=0, p50_ms=probe.latency_ms))
+        if probe.variant == choice.chosen and probe.inference_ms is not None:
+            rows.append(Measured(source="at its probe", count=0, p50_ms=probe.inference_ms))
     rows += _of_applications(state_dir, f"{pointer.digest} {choice.chosen}")
     return Bench(
         name=name,

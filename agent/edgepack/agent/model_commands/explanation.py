@@ -73,7 +73,7 @@ def _lines(found: Explanation) -> Iterator[str]:
 
 
 def _rank(probe: ProbeResult, chosen: str) -> tuple[bool, bool, float]:
-    return (probe.variant != chosen, not probe.right, probe.latency_ms or float("inf"))
+    return (probe.variant != chosen, not probe.right, probe.inference_ms or float("inf"))
 
 
 def _candidate(probe: ProbeResult, *, is_chosen: bool) -> Iterator[str]:

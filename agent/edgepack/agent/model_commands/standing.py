@@ -30,10 +30,7 @@ def text_lines(proof: TextProof) -> Iterator[str]:
     """Yield lines about the proof and the pace of texts."""
     yield f"texts     {proof.because}"
     for pace in proof.paces:
-        yield (
-            f"          {pace.first_token_ms:.3g} ms to the first token after "
-            f"{pace.prompt_tokens}, then {pace.tokens_per_s:.3g} tokens a second"
-        )
+        yield f"          {pace.words}"
 
 
 def title_of(bundle: BundleRef) -> str:

@@ -1,8 +1,9 @@
 """Choosing the variant that serves: the fastest that is right, and the reason in numbers.
 
-Pure: the function judges probe results. A simulated provider neither wins nor loses by its time,
-which is meaningless; a simulated provider serves only if the device's settings prefer the provider,
-or if no other candidate is right.
+Pure: the function judges probe results. Variants that write texts are compared by the time of a
+text: its first token, and the tokens after it. A simulated provider neither wins nor loses by its
+time, which is meaningless; a simulated provider serves only if the device's settings prefer the
+provider, or if no other candidate is right.
 """
 
 import math
@@ -10,10 +11,13 @@ from collections.abc import Mapping, Sequence
 
 from edgepack.agent.config import ProviderConfig
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
-from edgepack.wire.reports import Choice, DeviceFacts, ProbeResult
+from edgepack.wire.reports import Choice, DeviceFacts, ProbeResult, TextPace
 
 NOISE = 1.05
 """Latencies within this ratio of the fastest count as equal; short timings vary by as much."""
+TEXT_TOKENS = 128
+"""Tokens of the text by whose time variants are compared, after the longest prompt that all of
+them measured."""
 
 
 def choose(
@@ -73,8 +77,38 @@ def choose(
     )
 
 
-def _latency(probe: ProbeResult) -> float:
-    return math.inf if probe.latency_ms is None else probe.latency_ms
+class _Times:
+    """Times by which candidates are compared.
+
+    Args:
+        probes: The candidates.
+    """
+
+    def __init__(self, probes: Sequence[ProbeResult]) -> None:
+        paces = [
+            {one.prompt_tokens: one for one in probe.texts.paces} if probe.texts else {}
+            for probe in probes
+        ]
+        prompts = set.intersection(*map(set, paces)) if paces else set()
+        self._prompt = max(prompts, default=0)
+
+    def of(self, probe: ProbeResult) -> float:
+        """Return the time of a candidate, milliseconds; infinity if unknown."""
+        pace = self._pace(probe)
+        if pace is not None:
+            return pace.text_ms(TEXT_TOKENS)
+        return math.inf if probe.latency_ms is None else probe.latency_ms
+
+    def words(self, probe: ProbeResult) -> str:
+        """Return the time of a candidate, in words."""
+        pace = self._pace(probe)
+        if pace is not None:
+            return pace.words
+        return "an unknown time" if probe.latency_ms is None else f"{probe.latency_ms:.3g} ms"
+
+    def _pace(self, probe: ProbeResult) -> TextPace | None:
+        paces = probe.texts.paces if probe.texts else ()
+        return next((one for one in paces if one.prompt_tokens == self._prompt), None)
 
 
 def _rank(probe: ProbeResult, preference: Sequence[str]) -> int:
@@ -86,8 +120,9 @@ def _first(probes: Sequence[ProbeResult], preference: Sequence[str]) -> ProbeRes
 
 
 def _fastest(probes: Sequence[ProbeResult], wanted: str, preference: Sequence[str]) -> ProbeResult:
-    limit = min(map(_latency, probes)) * NOISE
-    equal = [probe for probe in probes if _latency(probe) <= limit]
+    times = _Times(probes)
+    limit = min(map(times.of, probes)) * NOISE
+    equal = [probe for probe in probes if times.of(probe) <= limit]
     return min(
         equal,
         key=lambda probe: (
@@ -102,18 +137,16 @@ def _name(probe: ProbeResult) -> str:
     return f"{probe.variant} on {probe.provider}"
 
 
-def _time(probe: ProbeResult) -> str:
-    return "an unknown time" if probe.latency_ms is None else f"{probe.latency_ms:.3g} ms"
-
-
 def _why_fastest(chosen: ProbeResult, real: Sequence[ProbeResult]) -> str:
-    others = sorted((probe for probe in real if probe is not chosen), key=_latency)
+    times = _Times(real)
+    own = times.words(chosen)
+    others = sorted((probe for probe in real if probe is not chosen), key=times.of)
     if not others:
-        return f"{_name(chosen)} is the only candidate that is right: {_time(chosen)}"
-    against = ", ".join(f"{_time(probe)} of {_name(probe)}" for probe in others)
-    if _latency(others[0]) <= _latency(chosen):
-        return f"{_name(chosen)} is preferred among equally fast: {_time(chosen)}, {against}"
-    return f"{_name(chosen)} is the fastest that is right: {_time(chosen)} against {against}"
+        return f"{_name(chosen)} is the only candidate that is right: {own}"
+    against = ", ".join(f"{times.words(probe)} of {_name(probe)}" for probe in others)
+    if times.of(others[0]) <= times.of(chosen):
+        return f"{_name(chosen)} is preferred among equally fast: {own}, {against}"
+    return f"{_name(chosen)} is the fastest that is right: {own} against {against}"
 
 
 def _why_none(probes: Sequence[ProbeResult], rejected: Mapping[str, str]) -> str:

@@ -297,13 +297,17 @@ class Watcher:
         for release, left in tries:
             choice = choose_again(context, release, evidence, left=left)
             probe = _probe_of(choice, choice.chosen)
-            if probe is not None and (probe.latency_ms or 0.0) <= most_ms:
+            if probe is not None and (probe.inference_ms or 0.0) <= most_ms:
                 moved = repoint(context, release, choice)
                 context.model.pointer.write(moved)
                 self._evidence = Evidence()
                 self._finish(moved, transitions)
                 return
-            slow = f"{title_variant(release, choice)} takes {probe.latency_ms} ms" if probe else ""
+            slow = (
+                f"{title_variant(release, choice)} takes {probe.inference_ms:.3g} ms"
+                if probe
+                else ""
+            )
             reasons.append(f"{release.bundle.version}: {slow or choice.because}")
         self._cancel(pointer, f"nothing better is here: {'; '.join(reasons)}", transitions)
 
@@ -383,8 +387,8 @@ class Watcher:
         fresh, usual = _probe_of(own, serving), _probe_of(pointer.choice, serving)
         if fresh is None:
             return float("inf")  # The variant is not even right any more.
-        now_ms, golden_ms = ledger.recent[-1].latency_ms, fresh.latency_ms or 0.0
-        of_device = golden_ms / ((usual and usual.latency_ms) or float("inf"))
+        now_ms, golden_ms = ledger.recent[-1].latency_ms, fresh.inference_ms or 0.0
+        of_device = golden_ms / ((usual and usual.inference_ms) or float("inf"))
         of_inferences = slowdown_of(observed.before, now_ms, limit)
         if of_device >= max(limit, of_inferences / limit):
             return golden_ms / limit

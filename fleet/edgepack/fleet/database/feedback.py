@@ -185,8 +185,8 @@ def _count(seen: dict[Kind, Seen], hardware_class: str, reported: Reported, mode
         kept.right += probe.right
         if not probe.right:
             kept.reasons[probe.because[:MAX_TEXT]] += 1
-        if probe.latency_ms is not None and probe.latency_ms >= 0:
-            kept.times_ms.append(probe.latency_ms)
+        if probe.inference_ms is not None and probe.inference_ms >= 0:
+            kept.times_ms.append(probe.inference_ms)
         if probe.worst_nrmse is not None:
             kept.errors.append(probe.worst_nrmse)
         if (probe.variant, probe.provider) == (choice.chosen, choice.provider):
