@@ -19,7 +19,8 @@ from edgepack.errors import BuildError, EdgepackError
 from edgepack.packager.boards import board_process, ssh_stream
 from edgepack.packager.boards.board_process import BoardProcess
 from edgepack.packager.config.outputs import OutputDeclaration
-from edgepack.packager.pipeline.build import BuildResult, build_bundle
+from edgepack.packager.pipeline.build import build_bundle
+from edgepack.packager.pipeline.publication import BuildResult
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.progress import BuildStep, silent
 from edgepack.packager.runtime.deadline import OutOfTimeError

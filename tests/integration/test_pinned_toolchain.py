@@ -5,8 +5,8 @@ from pathlib import Path
 
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.packager.config.outputs import OutputDeclaration
-from edgepack.packager.pipeline.build import BuildResult
 from edgepack.packager.pipeline.build import build_bundle as build
+from edgepack.packager.pipeline.publication import BuildResult
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.progress import silent
 from edgepack.packager.reports.report import VariantReport

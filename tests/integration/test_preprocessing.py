@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from edgepack.packager import build
-from edgepack.packager.pipeline.build import BuildResult
+from edgepack.packager.pipeline.publication import BuildResult
 
 SIZES = {"cls": (48, 192), "rec": (48, 320), "det": (160, 160)}
 

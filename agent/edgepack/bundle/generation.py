@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from edgepack.bundle.adapters import AdapterPlaces
 from edgepack.errors import BundleError
 
 GENAI_CONFIG = "genai_config.json"
@@ -44,6 +45,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         vocabulary: Tokens that the logits are of.
         cache_bytes_per_token: Bytes of keys and values that a text takes per token.
         prompts: Golden samples that are prompts with answers.
+        adapters: Places for adapters; None if the base was built without these.
     """
 
     engine: Literal["onnxruntime"] = "onnxruntime"
@@ -51,6 +53,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     vocabulary: Annotated[int, msgspec.Meta(ge=1, le=MAX_VOCABULARY)]
     cache_bytes_per_token: Annotated[int, msgspec.Meta(ge=1, le=2**32)]
     prompts: Annotated[int, msgspec.Meta(ge=0, le=2**20)] = 0
+    adapters: AdapterPlaces | None = None
 
     @property
     def cache_bytes(self) -> int:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from edgepack.bundle.adapters import AdapterFacts
 from edgepack.bundle.generation import Generation
 from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription, TaskOutputs
 
@@ -341,6 +342,7 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         reference: Features of the build's samples: of inputs, and of the float model's outputs by
             their tasks. Devices measure drift against these.
         generation: Facts of a model that generates texts; None for other models.
+        adapter: Facts of an adapter for another bundle; None for a model that runs by itself.
     """
 
     format: int = FORMAT_VERSION
@@ -357,3 +359,4 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     description: ModelDescription = NOTHING_KNOWN
     reference: Annotated[tuple[Feature, ...], msgspec.Meta(max_length=MAX_FEATURES)] = ()
     generation: Generation | None = None
+    adapter: AdapterFacts | None = None

@@ -22,6 +22,9 @@ FLIP_MARGIN = "flip_margin"
 float model's own; the share of answer tokens that are right in only one of both models; and the
 float model's mean margin of probability, where the candidate prefers another token."""
 
+ADAPTER_RATIO = "adapter_perplexity_ratio"
+"""Of an adapter: the perplexity with the adapter as a multiple of that without."""
+
 SAME_TEXTS = "same_texts"
 """Of a reader: share of texts that are the float model's as a whole."""
 

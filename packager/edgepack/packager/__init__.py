@@ -27,7 +27,8 @@ from edgepack.lazy_names import load_on_first_use
 if TYPE_CHECKING:
     from edgepack.packager.comparison.differences import compare
     from edgepack.packager.comparison.result import Comparison
-    from edgepack.packager.pipeline.build import BuildResult, build
+    from edgepack.packager.pipeline.build import build
+    from edgepack.packager.pipeline.publication import BuildResult
     from edgepack.packager.pipeline.request import BuildOptions
     from edgepack.packager.profiles.reading import list_profiles, load_profile
     from edgepack.packager.profiles.schema import Profile
@@ -51,7 +52,7 @@ __all__ = [
 
 _MODULES = {
     "BuildOptions": "edgepack.packager.pipeline.request",
-    "BuildResult": "edgepack.packager.pipeline.build",
+    "BuildResult": "edgepack.packager.pipeline.publication",
     "BuildStep": "edgepack.packager.progress",
     "Comparison": "edgepack.packager.comparison.result",
     "Profile": "edgepack.packager.profiles.schema",

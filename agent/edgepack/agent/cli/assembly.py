@@ -34,11 +34,12 @@ from edgepack.agent.hooks.process import GRACE_S
 from edgepack.agent.hooks.runner import check_hook_folder, run_hooks
 from edgepack.agent.hooks.strays import adopt_strays, end_strays
 from edgepack.agent.hooks.users import find_bundle_user
+from edgepack.agent.runtime.bases import find_base_of
 from edgepack.agent.runtime.compatibility import find_unsupported
 from edgepack.agent.runtime.facts_reader import FactsReader
 from edgepack.agent.runtime.first_answers import FirstAnswersStore
 from edgepack.agent.runtime.plain_files import remove_stale_plain_files
-from edgepack.agent.runtime.probe import probe_variant
+from edgepack.agent.runtime.probe import probe_variant, wrong_result
 from edgepack.agent.runtime.verdicts import Verdicts, pillow_of, probe_cache_key
 from edgepack.agent.runtime.verification import (
     FirstAnswers,
@@ -61,7 +62,7 @@ from edgepack.agent.update.models import Models
 from edgepack.agent.update.work import InlineWorker, ThreadWorker, Worker
 from edgepack.bundle.manifest import Variant
 from edgepack.bundle.trust import TrustPolicy
-from edgepack.errors import DeviceError
+from edgepack.errors import DeviceError, EdgepackError
 from edgepack.halt import Halt
 from edgepack.wire.reports import DeviceFacts, ProbeResult
 
@@ -366,6 +367,11 @@ def _verify(
     most_bytes = config.probe.memory_bytes or int(PROBE_SHARE * facts.memory_bytes)
     limits = msgspec.structs.replace(config.probe, memory_bytes=most_bytes)
 
+    try:
+        base = find_base_of(folder)
+    except EdgepackError as error:
+        return Verified(trouble=error.problem)
+
     def run(first: FirstAnswers | None) -> Verified:
         request = VerificationRequest(
             bundle_folder=str(folder),
@@ -374,6 +380,7 @@ def _verify(
             threads=threads,
             key_file=config.decryption_key,
             first=first,
+            base=base,
         )
         return verify_in_child(request, limits, halt=halt)
 
@@ -392,6 +399,10 @@ def _probe(
     threads = config.providers.threads
     most_bytes = config.probe.memory_bytes or int(PROBE_SHARE * facts.memory_bytes)
     limits = msgspec.structs.replace(config.probe, memory_bytes=most_bytes)
+    try:
+        base = find_base_of(folder)
+    except EdgepackError as error:
+        return wrong_result(variant, error.problem)
     return verdicts.get_or_probe(
         probe_cache_key(folder.name, variant, facts, threads=threads, pillow=pillow_of(folder)),
         lambda: probe_variant(
@@ -400,6 +411,7 @@ def _probe(
             config=limits,
             threads=threads,
             key_file=config.decryption_key,
+            base=base,
             halt=halt,
         ),
     )

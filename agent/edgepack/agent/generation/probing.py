@@ -17,7 +17,6 @@ from edgepack.agent.runtime.sessions import Session
 from edgepack.bundle.chunks import read_bounded
 from edgepack.bundle.generation import GENAI_CONFIG, MAX_ASSET_BYTES
 from edgepack.bundle.golden import Golden
-from edgepack.bundle.manifest import Manifest
 from edgepack.tasks.tokens.measure import MOST_DIVERGENCE, log_shares
 from edgepack.wire.reports import TextPace, TextProof
 
@@ -30,9 +29,7 @@ PACED_S = 2.0
 _MOST_PACED = 64
 
 
-def prove_texts(
-    bundle: Path, manifest: Manifest, session: ProbedSession, golden: Golden
-) -> TextProof | None:
+def prove_texts(bundle: Path, session: ProbedSession, golden: Golden) -> TextProof | None:
     """Write texts over the cache, compare with the golden texts run at once, and measure the pace.
 
     1. A cache for the whole context must fit into the memory, and is filled.
@@ -41,8 +38,7 @@ def prove_texts(
     3. The first token after a prompt, and the tokens after it, are timed.
 
     Args:
-        bundle: Root of the verified bundle.
-        manifest: The bundle's.
+        bundle: Root of the verified bundle that has the tokenizer: of an adapter, its base.
         session: Runs the variant.
         golden: The golden samples.
 
@@ -52,7 +48,7 @@ def prove_texts(
     Raises:
         EdgepackError: The graph does not fit its wiring, memory is missing, or the provider failed.
     """
-    if manifest.facts.generation is None or not isinstance(session, Session):
+    if not (bundle / GENAI_CONFIG).is_file() or not isinstance(session, Session):
         return None
     wiring = read_wiring(read_bounded(bundle / GENAI_CONFIG, MAX_ASSET_BYTES))
     check_wiring(wiring, session)

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.config import ProbeConfig
+from edgepack.agent.runtime.bases import BaseRelease
 from edgepack.agent.runtime.child import Ending, run_child
 from edgepack.agent.runtime.plain_files import remove_stale_plain_files
 from edgepack.bundle.manifest import Variant
@@ -40,6 +41,7 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
         golden_s: Golden samples beyond the least are begun for this long, seconds.
         threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
         key_file: The device's private key, for an encrypted bundle; "" without a key.
+        base: The base of an adapter; None for a model that runs by itself.
     """
 
     bundle_folder: str
@@ -49,6 +51,7 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
     runs: int
     threads: int
     key_file: str = ""
+    base: BaseRelease | None = None
 
 
 def probe_variant(
@@ -58,6 +61,7 @@ def probe_variant(
     config: ProbeConfig,
     threads: int = 0,
     key_file: str = "",
+    base: BaseRelease | None = None,
     command: Sequence[str] = CHILD,
     halt: Halt = NEVER,
 ) -> ProbeResult:
@@ -69,6 +73,7 @@ def probe_variant(
         config: Limits of time and memory, and the number of timed runs.
         threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
         key_file: The device's private key, for an encrypted bundle; "" without a key.
+        base: The base of an adapter; None for a model that runs by itself.
         command: The child.
         halt: Ends the probe early.
 
@@ -86,6 +91,7 @@ def probe_variant(
         runs=config.runs,
         threads=threads,
         key_file=key_file,
+        base=base,
     )
     ending = run_child(
         command,

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from edgepack.agent.runtime.adapters import open_variant_session
 from edgepack.agent.runtime.child import keep_stdout_clean, take_request
 from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.runtime.plain_files import plain_files
@@ -106,7 +107,7 @@ def judge(
     )
 
 
-ProveTexts = Callable[[Path, Manifest, ProbedSession, Golden], TextProof | None]
+ProveTexts = Callable[[Path, ProbedSession, Golden], TextProof | None]
 """Proves the texts of a model; None for other models."""
 
 
@@ -140,12 +141,22 @@ def probe_here(
         manifest = _read_manifest(bundle)
         with plain_files(bundle, variant, request.key_file, manifest) as folder:
             golden = read_golden(folder / GOLDEN_FILE)
-            session = open_variant(folder, variant, threads=request.threads)
+            if request.base is None:
+                session = open_variant(folder, variant, threads=request.threads)
+            else:
+                session = open_variant_session(
+                    folder,
+                    variant,
+                    request.base,
+                    threads=request.threads,
+                    key_file=request.key_file,
+                )
             result = judge(session, golden, variant, runs=request.runs, golden_s=request.golden_s)
             if manifest is None or not result.right:
                 return result
             if prove_texts is not None:
-                result = _with_texts(result, prove_texts(bundle, manifest, session, golden))
+                texts = Path(request.base.folder) if request.base else bundle
+                result = _with_texts(result, prove_texts(texts, session, golden))
             preparation = prove_preparation(
                 folder,
                 manifest,

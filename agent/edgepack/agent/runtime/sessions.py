@@ -33,6 +33,7 @@ _DTYPES = {
     "tensor(bool)": "bool",
 }
 
+_NOTHING: Mapping[str, Tensor] = {}
 _MISFITS = (AttributeError, LookupError, TypeError)
 """What reading feeds raises that are no arrays by name."""
 
@@ -116,13 +117,17 @@ class Session:
         return self._run_checked(feeds, failure)
 
     def _run_checked(
-        self, feeds: Mapping[str, Tensor], failure: Exception | None = None
+        self,
+        feeds: Mapping[str, Tensor],
+        failure: Exception | None = None,
+        more: Mapping[str, Tensor] = _NOTHING,
     ) -> dict[str, Tensor]:
         """Run an inference with all checks and the public interface of ONNX Runtime.
 
         Args:
             feeds: See `run`.
             failure: Failure of the same inference without the checks.
+            more: Tensors for inputs with a default.
         """
         session = self._session
         if session is None:
@@ -131,7 +136,7 @@ class Session:
         try:
             if isinstance(failure, self._errors):
                 raise failure
-            found = session.run(self._output_names, dict(feeds))
+            found = session.run(self._output_names, {**feeds, **more})
         except self._errors as error:
             raise self._failed(error) from error
         return dict(zip(self._output_names, found, strict=True))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from edgepack.agent.config import ProbeConfig
+from edgepack.agent.runtime.bases import BaseRelease
 from edgepack.agent.runtime.child import run_child
 from edgepack.agent.runtime.plain_files import remove_stale_plain_files
 from edgepack.bundle.manifest import Variant
@@ -56,6 +57,7 @@ class VerificationRequest(msgspec.Struct, frozen=True, kw_only=True):
         threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
         key_file: The device's private key, for an encrypted bundle; "" without a key.
         first: The device's own first answers; None to make them.
+        base: The base of an adapter; None for a model that runs by itself.
     """
 
     bundle_folder: str
@@ -64,6 +66,7 @@ class VerificationRequest(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 0
     key_file: str = ""
     first: FirstAnswers | None = None
+    base: BaseRelease | None = None
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):

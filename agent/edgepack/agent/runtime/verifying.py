@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from edgepack.agent.runtime.adapters import open_variant_session
 from edgepack.agent.runtime.child import keep_stdout_clean, take_request
-from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.runtime.own_answers import Repeated, repeat, why_other
 from edgepack.agent.runtime.plain_files import plain_files
 from edgepack.agent.runtime.sessions import Session, Tensor
@@ -38,7 +38,9 @@ def verify_here(request: VerificationRequest) -> Verified:
     try:
         with plain_files(folder, variant, request.key_file) as plain:
             golden = read_golden(plain / GOLDEN_FILE)
-            session = open_session(plain, variant, threads=request.threads)
+            session = open_variant_session(
+                plain, variant, request.base, threads=request.threads, key_file=request.key_file
+            )
         if request.first is not None:
             return _compare(request.first, golden, session, request.timeout_s)
         return _begin(variant, golden, session, request.timeout_s)

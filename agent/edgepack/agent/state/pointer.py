@@ -60,6 +60,7 @@ class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
         shadow: Shadow settings before a switch or during a soak; None without shadow mode.
         basis: Versions and settings that the choice was based on (`runtime.basis`); empty if
             unknown.
+        base: Name of the model that an adapter belongs to; "" for a model that runs by itself.
     """
 
     bundle: BundleRef
@@ -68,6 +69,7 @@ class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
     committed: bool
     shadow: Shadow | None = None
     basis: dict[str, str] = {}
+    base: str = ""
 
     @property
     def digest(self) -> str:

@@ -3,6 +3,7 @@ COMMITTED, ROLLING_BACK and REMOVING."""
 
 import msgspec
 
+from edgepack.agent.runtime.bases import base_name
 from edgepack.agent.state.captured import forget_samples
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.telemetry.pace import Pace
@@ -45,6 +46,7 @@ def activate(context: UpdateContext) -> Step:
                 committed=False,
                 shadow=shadow,
                 basis=context.probed_basis,
+                base=base_name(context.read_manifest()),
             )
         )
     elif pointer.committed:

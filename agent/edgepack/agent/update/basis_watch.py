@@ -4,7 +4,7 @@ import logging
 
 import msgspec
 
-from edgepack.agent.runtime.basis import basis_of, describe_change
+from edgepack.agent.runtime.basis import describe_change
 from edgepack.agent.runtime.providers import why_nothing_runs
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.choosing import choose_again, is_gone, lacks_files, repoint
@@ -104,7 +104,7 @@ class BasisWatch:
         providers = context.deps.config.providers
         if pointer is None or not pointer.committed:
             return ""
-        changed = describe_change(pointer.basis, basis_of(facts, providers))
+        changed = describe_change(pointer.basis, context.basis(pointer.base))
         verdict = ROWS["basis"].judge(Observed(is_soaking=False, basis=changed))
         if verdict.answer != "proven" or why_nothing_runs(facts.providers, providers.allow):
             return ""  # `Models` reports the latter, and has this done again.

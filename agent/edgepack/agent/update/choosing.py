@@ -3,12 +3,12 @@
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.runtime.basis import basis_of
+from edgepack.agent.runtime.bases import match_here
 from edgepack.agent.runtime.choice import choose, why_not
-from edgepack.agent.runtime.matching import match_variants
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.context import Evidence, UpdateContext
 from edgepack.agent.update.journal import NOTHING_SERVES, Journal
@@ -104,7 +104,8 @@ def choose_again(
         return msgspec.structs.replace(
             pointer.choice, chosen="", provider="", because=error.problem, probes=(), rejected={}
         )
-    matches = match_variants(manifest, context.facts, deps.config.providers, deps.trust)
+    state_dir = Path(deps.config.state_dir)
+    matches = match_here(manifest, context.facts, deps.config.providers, deps.trust, state_dir)
     rejected, probes = dict(matches.rejected), []
     for variant in matches.candidates:
         key = (digest, variant.name)
@@ -157,7 +158,7 @@ def repoint(context: UpdateContext, pointer: ActivePointer, choice: Choice) -> A
         since=context.deps.clock.wall(),
         committed=True,
         shadow=None,
-        basis=basis_of(context.facts, context.deps.config.providers),
+        basis=context.basis(pointer.base),
     )
 
 

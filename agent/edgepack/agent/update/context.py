@@ -8,6 +8,8 @@ import msgspec
 
 from edgepack.agent.hooks.firmware import FirmwareStep
 from edgepack.agent.hooks.runner import HookVerdict, update_facts
+from edgepack.agent.runtime.bases import base_basis
+from edgepack.agent.runtime.basis import basis_of
 from edgepack.agent.telemetry.pace import Pace
 from edgepack.agent.telemetry.shadowed import Shadowed
 from edgepack.agent.transfer.ahead import Taken
@@ -190,6 +192,16 @@ class UpdateContext:
         """Read the facts of the device again."""
         self._facts = self.deps.tools.read_facts()
         return self._facts
+
+    def basis(self, base: str) -> dict[str, str]:
+        """Return the basis of a choice that is made now, by the facts as last read.
+
+        Args:
+            base: Name of an adapter's base; "" for a model that runs by itself.
+        """
+        config = self.deps.config
+        own = basis_of(self.facts, config.providers)
+        return own | base_basis(Path(config.state_dir), base)
 
     def now(self) -> float:
         """Return monotonic clock, seconds."""

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from edgepack.agent.runtime.matching import match_variants
+from edgepack.agent.runtime.bases import find_base, match_here
 from edgepack.agent.runtime.plain_files import check_readable
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.transfer.download import Download
@@ -128,7 +128,8 @@ def _judge_bundle(
     check_readable(manifest, deps.config.decryption_key)
     facts = context.read_facts()
     config = deps.config
-    matches = match_variants(manifest, facts, config.providers, deps.trust)
+    find_base(Path(config.state_dir), manifest)  # Its error has the numbers of both releases.
+    matches = match_here(manifest, facts, config.providers, deps.trust, Path(config.state_dir))
     rejected = matches.rejected | dict(_find_unsupported(context, matches.candidates))
     names = tuple(one.name for one in matches.candidates if one.name not in rejected)
     if not names:
@@ -149,6 +150,7 @@ def _judge_bundle(
         because = f"waits until other updates end: they need {coming_bytes} bytes of memory"
         return Wait(seconds=MEMORY_WAIT_S, because=because)
     is_compared = offer.shadow is not None and pointer and pointer.digest != context.digest
+    is_compared = is_compared and manifest.facts.adapter is None
     if is_compared and (because := why_no_room(context, memory_bytes)):
         raise DeviceError(f"shadow first: {because}")
     context.clear_slots(also_kept=frozenset({context.digest}))

@@ -1,6 +1,6 @@
 """Proving a bundle on this device: the actions of VERIFIED, STAGED and PROBING."""
 
-from edgepack.agent.runtime.basis import basis_of
+from edgepack.agent.runtime.bases import base_name
 from edgepack.agent.runtime.choice import choose
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
 from edgepack.agent.update.remembering import pass_over
@@ -53,12 +53,13 @@ def probe(context: UpdateContext) -> Step:
     choice = choose(probes, rejected, context.facts, context.deps.config.providers, preference)
     if not choice.chosen:
         return Ended(outcome="failure", because=choice.because)
-    context.probed_basis = basis_of(context.facts, context.deps.config.providers)
+    context.probed_basis = context.basis(base_name(manifest))
     pointer = context.model.pointer.read()
     # A bundle that serves is fetched again when its files have changed.
     is_way_back = pointer is not None and (pointer.committed or pointer.digest != context.digest)
     back = pointer if is_way_back else None
     is_compared = context.offer.shadow is not None and not context.offer.rollback
+    is_compared = is_compared and manifest.facts.adapter is None
     has_other = back is not None and back.digest != context.digest
     return Ended(
         outcome="shadow" if is_compared and has_other else "success",

@@ -21,6 +21,8 @@ def plan_shadow(context: UpdateContext) -> tuple[Shadow | None, str]:
     asked, limit, back = config.shadow, config.limits.memory_bytes, journal.back
     if not asked.share:
         return None, "switched off"
+    if context.read_manifest().facts.adapter is not None:
+        return None, "an adapter runs only in the texts that choose it"
     if back is None or back.digest == context.digest:
         return None, "no other release served before"
     title, size = back.bundle.version, serving_bytes(context.deps.slots, back)

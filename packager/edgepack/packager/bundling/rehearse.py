@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from edgepack.agent.config import ProviderConfig
+from edgepack.agent.runtime.bases import BaseRelease
 from edgepack.agent.runtime.choice import choose
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.runtime.matching import match_variants
@@ -48,6 +49,8 @@ TAIL_S = 5.0
 """What probes may take of a build whose time is used up: that of a trial's variant still runs."""
 
 _NO_TIME = "the time of the build was used up"
+
+NO_BASES: Mapping[str, BaseRelease] = {}
 
 _RUNS = 5
 """Few: the time is not what is looked at here."""
@@ -91,6 +94,7 @@ def rehearse(
     toolchains: Mapping[str, PinnedToolchain] | None = None,
     deadline: Deadline | None = None,
     boards: Mapping[str, tuple[Board, ...]] | None = None,
+    bases: Mapping[str, BaseRelease] = NO_BASES,
 ) -> Rehearsal:
     """Verify, match, probe and choose, as a device does.
 
@@ -104,6 +108,7 @@ def rehearse(
         deadline: The end of the build; None for no end. Probes may take `TAIL_S` at the least, and
             variants that are not probed until then are reported as not rehearsed.
         boards: By variant the boards that prove the variant: they are probed in any case.
+        bases: By variant the base of an adapter.
 
     Raises:
         BundleError: The verifier rejects the build's result.
@@ -130,7 +135,8 @@ def rehearse(
         toolchain = pinned.get(variant.name)
         try:
             told = for_profile(progress, variant.name)
-            result = _probe(folder, variant, process, toolchain, told, deadline)
+            base = bases.get(variant.name)
+            result = _probe(folder, variant, process, toolchain, told, deadline, base)
         except OutOfTimeError:
             unprobed[variant.name] = _NO_TIME
             continue
@@ -249,6 +255,7 @@ def _probe(
     toolchain: PinnedToolchain | None,
     progress: Progress,
     deadline: Deadline,
+    base: BaseRelease | None = None,
 ) -> ProbeResult:
     timeout_s = deadline.timeout_s(_TIMEOUT_S)
     if variant.name != process.subject:
@@ -261,6 +268,7 @@ def _probe(
         golden_s=MORE_S,
         runs=_RUNS,
         threads=0,
+        base=base,
     )
     asked = msgspec.json.encode(Asked(probe=request))
     waiting = report_waiting(progress, timeout_s)

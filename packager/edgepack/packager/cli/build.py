@@ -26,8 +26,9 @@ from edgepack.packager.config.trusted_code import (
     TrustedCodeFile,
     UntrustedCodeError,
 )
-from edgepack.packager.pipeline.build import BuildResult, build_bundle
+from edgepack.packager.pipeline.build import build_bundle
 from edgepack.packager.pipeline.describe_model import describe_model
+from edgepack.packager.pipeline.publication import BuildResult
 from edgepack.packager.pipeline.request import BuildOptions, Option, derive_request
 from edgepack.packager.profiles.schema import Preference
 from edgepack.packager.progress import BuildStep
@@ -66,14 +67,14 @@ def _click_type(kind: Any, option: Option) -> click.ParamType[Any]:
 
 
 @click.command()
-@click.argument("model", type=_path)
+@click.argument("model", type=_path, required=False)
 @_options
 @json_option
-def build(model: Path, config: Path | None, as_json: bool, **given: Any) -> None:
+def build(model: Path | None, config: Path | None, as_json: bool, **given: Any) -> None:
     """Make a signed bundle from an ONNX model.
 
     MODEL is an .onnx file, or a local Hugging Face model folder (which needs the extra
-    huggingface).
+    huggingface). With --adapter it is the folder that the base was built from, or left out.
 
     Each profile gives a variant. A profile that cannot meet its accuracy budget refuses, with the
     numbers, and then nothing is written.
@@ -143,7 +144,7 @@ class _Stop:
             raise SystemExit(128 + self.signal)
 
 
-def _build(model: Path, options: BuildOptions, stop: _Stop) -> BuildResult:
+def _build(model: Path | None, options: BuildOptions, stop: _Stop) -> BuildResult:
     """Build a bundle and show progress.
 
     Raises:

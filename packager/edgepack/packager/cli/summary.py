@@ -15,7 +15,7 @@ from edgepack.number_format import (
     format_size_change,
 )
 from edgepack.packager.cli.text_table import print_table
-from edgepack.packager.pipeline.build import BuildResult
+from edgepack.packager.pipeline.publication import BuildResult
 from edgepack.packager.provenance.minimum_elements import MINIMUM_ELEMENTS
 from edgepack.packager.reports.reasons import sum_up
 from edgepack.packager.reports.report import VariantReport, describe_board, latency_text

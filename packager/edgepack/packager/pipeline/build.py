@@ -17,23 +17,22 @@ build stays, and the measurements of a search (`search/journal.py`).
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
 
-import msgspec
 from msgspec.structs import replace
 
 from edgepack.bundle.manifest import BundleFacts, Generation
 from edgepack.errors import located
 from edgepack.packager.boards.reach import Boards
-from edgepack.packager.bundling.assemble import BundleParts, LaidOut, encrypt_files, finish, lay_out
+from edgepack.packager.bundling.assemble import BundleParts, LaidOut, lay_out
 from edgepack.packager.bundling.deltas import write_deltas
-from edgepack.packager.bundling.output import disk_error, publish, work_folder
+from edgepack.packager.bundling.output import disk_error, work_folder
 from edgepack.packager.bundling.prepared_variant import PreparedVariants
 from edgepack.packager.bundling.rehearse import rehearse
 from edgepack.packager.config.inputs import described_inputs
-from edgepack.packager.pipeline.build_record import compose_record
+from edgepack.packager.pipeline.adapter_build import build_adapter
 from edgepack.packager.pipeline.build_samples import (
     BuildSamples,
     OpenedBuild,
@@ -41,53 +40,22 @@ from edgepack.packager.pipeline.build_samples import (
 )
 from edgepack.packager.pipeline.check_request import CheckedRequest, check_request
 from edgepack.packager.pipeline.open_model import add_folder_facts, open_model, wanted_inputs
+from edgepack.packager.pipeline.publication import BuildResult, Closing, close_build
 from edgepack.packager.pipeline.refusal import TimeEndedError
-from edgepack.packager.pipeline.report_composition import add_times, compose_report, write_report
 from edgepack.packager.pipeline.request import BuildOptions, BuildRequest, derive_request
 from edgepack.packager.pipeline.variants import prepare_variants
 from edgepack.packager.progress import BuildStep, Progress, silent
-from edgepack.packager.provenance.bill import compose_bill
-from edgepack.packager.provenance.minimum_elements import count_elements
-from edgepack.packager.provenance.record import BuildRecord
-from edgepack.packager.reports.own_names import name_in_report, own_names
-from edgepack.packager.reports.report import RefusedProfile, Report, VariantReport
 from edgepack.packager.runtime.deadline import Deadline, OutOfTimeError
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.runtime.tool_versions import tool_versions
 from edgepack.packager.source.texts import TextSource
 
 
-class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a build.
-
-    Attributes:
-        output: The bundle.
-        digest: Its digest, hex.
-        report: The report with times.
-        report_html, report_json: Paths of the report, next to the bundle.
-        unsaid: Names of the G7's minimum elements that the bill of materials lacks.
-    """
-
-    output: Path
-    digest: str
-    report: Report
-    report_html: Path
-    report_json: Path
-    unsaid: tuple[str, ...] = ()
-
-    @property
-    def variants(self) -> Mapping[str, VariantReport]:
-        """Built variants, by the profile's name."""
-        return {variant.profile: variant for variant in self.report.variants}
-
-    @property
-    def refused(self) -> tuple[RefusedProfile, ...]:
-        """Profiles without a variant: with `keep_going`, or where the time of the build ended."""
-        return self.report.refused
-
-
 def build(
-    model: str | Path, *, progress: Progress = silent, **options: Unpack[BuildOptions]
+    model: str | Path | None = None,
+    *,
+    progress: Progress = silent,
+    **options: Unpack[BuildOptions],
 ) -> BuildResult:
     """Build, sign and rehearse a bundle with a variant for each profile.
 
@@ -106,7 +74,8 @@ def build(
         ```
 
     Args:
-        model: The ONNX file, or a local Hugging Face model folder.
+        model: The ONNX file, or a local Hugging Face model folder; of an adapter, the folder of its
+            base, or None.
         progress: Called with the progress; `print` will do.
         options: See `BuildOptions`.
 
@@ -134,6 +103,8 @@ def build_bundle(
         EdgepackError: See `build`.
     """
     try:
+        if request.base is not None:
+            return build_adapter(request, progress)
         with Boards(progress) as boards:
             return _build(check_request(request, boards, clock), request, progress)  # 1
     except OSError as error:
@@ -158,43 +129,24 @@ def _build(checked: CheckedRequest, request: BuildRequest, progress: Progress) -
         folder.mkdir()
         laid_out = lay_out(folder, parts)  # 5
         laid_out = _add_deltas(folder, request, laid_out, progress, checked.deadline)
-
-        def sign() -> tuple[str, Report, BuildRecord]:
-            """Write report and documents, and sign; the report has no times."""
-            report = compose_report(
-                opened, parts, laid_out, prepared, checked.learnt, checked.boards
-            )
-            report = name_in_report(report, own_names(source.model.graph))
-            record = compose_record(opened, parts, laid_out, report)
-            return finish(folder, parts, laid_out, report, record, checked.key), report, record
-
-        digest, report, record = sign()
-        public_key = checked.key.public_key()
-        rehearsal = rehearse(  # 6
-            folder,
-            public_key,
-            process,
-            progress,
-            checked.toolchains,
-            checked.deadline,
-            checked.boards,
+        closing = Closing(
+            key=checked.key,
+            recipients=checked.recipients,
+            rehearse=lambda signed: rehearse(  # 6
+                signed,
+                checked.key.public_key(),
+                process,
+                progress,
+                checked.toolchains,
+                checked.deadline,
+                checked.boards,
+            ),
+            learnt=checked.learnt,
+            to_prove=checked.boards,
         )
-        if checked.recipients:
-            progress(BuildStep(what="encrypting the bundle"))
-            parts, laid_out = encrypt_files(folder, parts, laid_out, checked.recipients)  # 7
-            digest, report, record = sign()
-        publish(folder, request.output, work)  # 8
-    timed = add_times(report, prepared, rehearsal)
-    timed = name_in_report(timed, own_names(source.model.graph))
-    html, json = write_report(timed, request.output)
-    return BuildResult(
-        output=request.output,
-        digest=digest,
-        report=timed,
-        report_html=html,
-        report_json=json,
-        unsaid=count_elements(compose_bill(record))[1],
-    )
+        return close_build(  # 5 to 8
+            opened, parts, laid_out, prepared, closing, folder, progress
+        )
 
 
 def _add_deltas(
@@ -257,4 +209,5 @@ def _generation(texts: TextSource | None, samples: BuildSamples) -> Generation |
         vocabulary=texts.vocabulary,
         cache_bytes_per_token=texts.cache_bytes_per_token,
         prompts=len(samples.golden.inputs) if samples.split.held_out.are_texts else 0,
+        adapters=texts.places,
     )

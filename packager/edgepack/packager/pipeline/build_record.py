@@ -53,7 +53,7 @@ def compose_record(
             ),
             *_captured(samples.captured),
         ),
-        materials=tuple(_materials(request)),
+        materials=(*_materials(request), *_base(parts)),
         external=_external(request),
         builder_id=request.builder_id,
         host={"machine": platform.machine(), "system": platform.system()},
@@ -79,6 +79,13 @@ def _materials(request: BuildRequest) -> Iterator[Material]:
             yield Material(name=path.name, sha256=sha256)
 
 
+def _base(parts: BundleParts) -> Iterator[Material]:
+    """Yield the base of an adapter, by its bundle's digest."""
+    adapter = parts.facts.adapter
+    if adapter is not None:
+        yield Material(name=f"{adapter.base}-{adapter.base_version}", sha256=adapter.base_digest)
+
+
 def _external(request: BuildRequest) -> dict[str, Any]:
     """Return the options of the build, without unset options."""
     asked: dict[str, Any] = {
@@ -97,6 +104,7 @@ def _external(request: BuildRequest) -> dict[str, Any]:
         "shapes": {name: list(shape) for name, shape in request.shapes.items()},
         "values": {name: list(values) for name, values in request.values.items()},
         "context": request.context,
+        "adapters": request.adapters,
         "toolchains": sorted(request.toolchains),
         "boards": len(request.prove) or None,
         "hooks": request.hooks.name if request.hooks else "",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.errors import BuildError
 from edgepack.packager.config.image_processors import FILE, INPUT, read_image_processor
 from edgepack.packager.config.inputs import WantedInputs, check_declarations
@@ -17,6 +18,7 @@ from edgepack.packager.progress import Progress
 from edgepack.packager.samples.cache_shapes import advise_cache
 from edgepack.packager.samples.files import RANDOM_PREFIX
 from edgepack.packager.samples.formats import open_files
+from edgepack.packager.source.decoders.shape import ARCHITECTURES
 from edgepack.packager.source.huggingface.folder import open_source
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.shape_advice import Shapes, refuse_open_shapes
@@ -43,12 +45,28 @@ def open_model(
     source = open_source(
         request.model, request.shapes, request.values, work, progress, context=request.context
     )
-    check_declarations(wanted_inputs(source, request))
-    inputs = [spec.name for spec in source.inputs]
-    check_outputs(request.outputs, source.outputs, inputs)
+    source = _with_places(source, request, profiles)
+    source = declare(source, request, work)
     if not request.keep_going:
         for profile in profiles:
             check_shapes(source, profile, request)
+    return source
+
+
+def declare(source: SourceModel, request: BuildRequest, work: Path) -> SourceModel:
+    """Check the declarations of a source model, and describe what is known of its outputs.
+
+    Args:
+        source: The model.
+        request: Its declarations.
+        work: Folder for large weights.
+
+    Raises:
+        BuildError: A declaration is wrong.
+    """
+    check_declarations(wanted_inputs(source, request))
+    inputs = [spec.name for spec in source.inputs]
+    check_outputs(request.outputs, source.outputs, inputs)
     model = hold_weights(source.model, work / "source.weights")
     told = source.description.parts
     source = replace(source, model=model, description=NOTHING_KNOWN)
@@ -56,6 +74,35 @@ def open_model(
     if request.metric is None and request.labels is None:  # these know what outputs mean
         source = watch_before_postprocessing(source)
         source = with_heads(source, request.outputs)
+    return source
+
+
+def _with_places(
+    source: SourceModel, request: BuildRequest, profiles: tuple[Profile, ...]
+) -> SourceModel:
+    """Return a model with its places for adapters only if the request asks for these.
+
+    Raises:
+        BuildError: The model has no places, or a profile's provider takes no adapters.
+    """
+    texts = source.texts
+    if not request.adapters:
+        return source if texts is None else replace(source, texts=replace(texts, places=None))
+    if texts is None or texts.places is None:
+        raise BuildError(
+            "the model has no places for adapters: edgepack knows these in decoders that it "
+            "builds itself",
+            found_in=str(request.model),
+            remedy=f"give the folder of the weights of one of {', '.join(ARCHITECTURES)}, or "
+            "leave --adapters out",
+        )
+    for profile in profiles:
+        if profile.device.provider != CPU_PROVIDER:
+            raise BuildError(
+                f"profile {profile.name!r} is for {profile.device.provider}, and adapters run on "
+                f"{CPU_PROVIDER}",
+                remedy="build this profile without --adapters, as a model of its own",
+            )
     return source
 
 

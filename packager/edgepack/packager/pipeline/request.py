@@ -178,6 +178,25 @@ class BuildOptions(TypedDict, total=False):
             metavar="TOKENS",
         ),
     ]
+    adapter: Annotated[
+        str | Path | None,
+        Option(
+            "Folder of an adapter (LoRA, as PEFT saves it), for a release of the adapter. MODEL "
+            "is then the folder that the base was built from, or left out.",
+            path=True,
+        ),
+    ]
+    base: Annotated[
+        str | Path | None,
+        Option("Bundle that an adapter is for, built with --adapters.", path=True),
+    ]
+    adapters: Annotated[
+        bool,
+        Option(
+            "Make room for adapters (LoRA) in a model that generates texts: releases of their own, "
+            "which --adapter builds.",
+        ),
+    ]
     config: Annotated[
         str | Path | None,
         Option(
@@ -319,10 +338,12 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: The ONNX file, or the local Hugging Face model folder.
         output, name, version, release, created_at, builder_id, profiles, key, calibration,
-            evaluation, shapes, values, context, metric, labels, hooks, firmware, feedback,
-            captured, encrypt_to, delta_from, toolchains, prove, prove_wheels, plain_runtimes,
-            allow_degraded, strict, keep_going, leave_out_pictures, replace, trust_config: See
-            `BuildOptions`; "" and None stand for unset options.
+            evaluation, shapes, values, context, adapters, base, metric, labels, hooks, firmware,
+            feedback, captured, encrypt_to, delta_from, toolchains, prove, prove_wheels,
+            plain_runtimes, allow_degraded, strict, keep_going, leave_out_pictures, replace,
+            trust_config: See `BuildOptions`; "" and None stand for unset options.
+        float_model: The base's source model, for an adapter; None if not given. The adapter itself
+            is `model`.
         declarations, outputs: Declared inputs and outputs by name.
         declared_in: The file of the declarations.
         about, datasets: Statements of that file about the model and its data.
@@ -349,6 +370,9 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     outputs: Mapping[str, OutputDeclaration] = msgspec.field(default_factory=dict)
     declared_in: str = ""
     context: int | None = None
+    adapters: bool = False
+    base: Path | None = None
+    float_model: Path | None = None
     metric: Metric | None = None
     labels: Path | None = None
     searched: tuple[SearchedKey, ...] = ()
@@ -372,17 +396,18 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     trust_config: TrustedCode = False
 
 
-def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
+def derive_request(model: str | Path | None, options: BuildOptions) -> BuildRequest:
     """Derive the request from options, from their file, and from defaults.
 
     Args:
-        model: The ONNX file, or a local Hugging Face model folder.
+        model: The ONNX file, or a local Hugging Face model folder; None only for an adapter.
         options: Given options.
 
     Raises:
         BuildError: Something is missing, or cannot be.
     """
-    model, config_path = Path(model), options.get("config")
+    float_model = _check_adapter(model, options)
+    model, config_path = Path(options.get("adapter") or model or ""), options.get("config")
     config = read_config(Path(config_path)) if config_path else BuildConfig()
     trusted = options.get("trust_config", False)
     if config_path:
@@ -424,6 +449,9 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
         shapes={name: tuple(shape) for name, shape in shapes.items()},
         values={**config.build.values, **options.get("values", {})},
         context=options.get("context"),
+        adapters=options.get("adapters", False),
+        base=_path(options.get("base")),
+        float_model=float_model,
         declarations=config.inputs,
         outputs=config.outputs,
         declared_in=declared_in,
@@ -451,6 +479,52 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
         replace=options.get("replace", False),
         trust_config=trusted,
     )
+
+
+_OF_ADAPTERS = frozenset(
+    {"adapter", "allow_degraded", "base", "builder_id", "calibration", "config", "created_at"}
+    | {"encrypt_to", "evaluation", "key", "name", "output", "release", "replace", "strict"}
+    | {"trust_config", "version"}
+)
+"""Options that a build of an adapter has."""
+
+
+def _check_adapter(model: str | Path | None, options: BuildOptions) -> Path | None:
+    """Check that the options belong to an adapter, or to another model.
+
+    Returns:
+        The source model of an adapter's base, if it is given.
+
+    Raises:
+        BuildError: An option is missing, or does not belong there.
+    """
+    adapter, base = options.get("adapter"), options.get("base")
+    if not adapter:
+        if base or model is None:
+            raise BuildError(
+                "a base was named, and no adapter" if base else "no model was named",
+                remedy="--adapter FOLDER --base BUNDLE" if base else "edgepack build MODEL …",
+            )
+        return None
+    if not base:
+        raise BuildError(
+            "an adapter belongs to a base, and no bundle of a base was named",
+            found_in="--adapter",
+            remedy="--base chat-1.0.0.edgepack, built with --adapters",
+        )
+    others = sorted(
+        "--" + name.replace("_", "-")
+        for name, value in options.items()
+        if value and name not in _OF_ADAPTERS
+    )
+    if others:
+        raise BuildError(
+            f"an adapter takes no {', '.join(others)}: variants, context and runtime are those of "
+            "its base",
+            found_in="--adapter",
+            remedy="leave the options out, or build the base with these",
+        )
+    return _path(model)
 
 
 def _replaced(options: BuildOptions) -> frozenset[str]:

@@ -12,6 +12,7 @@ from msgspec.structs import asdict, replace
 from edgepack.number_format import format_metric
 from edgepack.packager.gates.proof import is_doubtful
 from edgepack.packager.gates.tolerances import Seen
+from edgepack.packager.graph.adapter_branches import add_branches
 from edgepack.packager.graph.explicit_attributes import write_defaults
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.pipeline.board_validation import prove_on_boards
@@ -240,9 +241,17 @@ class VariantValidator:
         return replace(validated, inspection=inspection, provider_run=run)
 
 
-def _write(path: Path, source: SourceModel, final: Path, measured: Path, limits: Limits) -> int:
+def _write(
+    path: Path,
+    source: SourceModel,
+    final: Path,
+    measured: Path,
+    limits: Limits,
+) -> int:
     """Write the variant's model with the metadata of the source, which applications read."""
     model = load_model(path)
+    if source.texts is not None and source.texts.places is not None:
+        add_branches(model, source.texts.places, source.model.graph)
     write_defaults(model, limits.explicit_attributes)
     del model.metadata_props[:]
     model.metadata_props.extend(sorted(source.model.metadata_props, key=lambda entry: entry.key))

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from edgepack.bundle.adapters import AdapterPlaces
+
 
 class TextSource(msgspec.Struct, frozen=True, kw_only=True):
     """Facts and files of a decoder.
@@ -17,6 +19,7 @@ class TextSource(msgspec.Struct, frozen=True, kw_only=True):
         tokens, logits: Names of the input of tokens and of the output of scores.
         config: Content of `genai_config.json`, except for the name of the model's file.
         files: The other files for a device: tokenizer, template, settings.
+        places: Places for adapters in the graph; None where they are not known.
     """
 
     context: int
@@ -26,6 +29,7 @@ class TextSource(msgspec.Struct, frozen=True, kw_only=True):
     logits: str
     config: Mapping[str, Any]
     files: tuple[Path, ...]
+    places: AdapterPlaces | None = None
 
     @property
     def end(self) -> int | None:

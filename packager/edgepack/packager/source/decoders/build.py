@@ -15,6 +15,7 @@ import msgspec
 import onnx
 from msgspec.structs import replace
 
+from edgepack.bundle.adapters import AdapterPlaces
 from edgepack.bundle.generation import GENAI_CONFIG
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import WEIGHTS_SUFFIX
@@ -60,11 +61,13 @@ class OpenedDecoder(msgspec.Struct, frozen=True, kw_only=True):
         model: The `.onnx` file.
         config: Content of `genai_config.json`.
         note: A sentence on the origin of the graph.
+        places: Places for adapters in a graph of edgepack's own.
     """
 
     model: Path
     config: Mapping[str, Any]
     note: str
+    places: AdapterPlaces | None = None
 
 
 def is_decoder_folder(folder: Path) -> bool:
@@ -111,6 +114,7 @@ def open_decoder(
     source = load_source(opened.model, shapes, values)
     _check_cache(source)
     texts = describe_texts(opened.config, folder, source.inputs, source.outputs, context)
+    texts = replace(texts, places=opened.places)
     return replace(source, notes=(opened.note, *source.notes), texts=texts)
 
 
@@ -189,6 +193,7 @@ def _build(
         note=f"Built from the weights of the folder {folder.name}: {document['architectures'][0]}, "
         f"{shape.layers} layers, context {shape.context} tokens, opset {OPSET}"
         f"{', tied embeddings' if shape.is_tied else ''}.",
+        places=graph.places,
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from edgepack.bundle.adapters import AdaptedPart, AdaptedProduct, AdapterPlaces
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.edits import MICROSOFT
 from edgepack.packager.source.decoders.rotary import Rotary
@@ -49,6 +50,12 @@ class DecoderGraph:
         self._tensors: list[onnx.TensorProto] = []
         self._values: list[onnx.ValueInfoProto] = []
         self._known: set[str] = set()
+        self._products: list[AdaptedProduct] = []
+
+    @property
+    def places(self) -> AdapterPlaces:
+        """Places for adapters: the products of each layer, after `write`."""
+        return AdapterPlaces(layers=self._shape.layers, products=tuple(self._products))
 
     def write(self) -> Iterator[int]:
         """Write all layers; yield the number of finished layers after each."""
@@ -284,6 +291,7 @@ class DecoderGraph:
             part if isinstance(part, Rows) else Rows(name=f"{part}.weight") for part in parts
         )
         self._store(weight, rows, is_transposed=True)
+        self._note_product(path, rows)
         product = self._node("MatMul", f"{path}/MatMul", [state, weight], outputs)
         biases = [f"{part}.bias" for part in parts if isinstance(part, str)]
         if not any(name in self._weights for name in biases):
@@ -291,6 +299,23 @@ class DecoderGraph:
         bias = np.concatenate([self._weights.read(name) for name in biases])
         named = self._constant(f"{path[1:].replace('/', '.')}.Add.bias", bias)
         return self._node("Add", f"{path}/Add", [product, named], outputs)
+
+    def _note_product(self, path: str, rows: tuple[Rows, ...]) -> None:
+        """Note a product of the first layer as a place for adapters: all layers are alike."""
+        layer, own = "/model/layers.0/", "model.layers.0."
+        if not path.startswith(layer):
+            return
+        shapes = [self._weights.shape(part.name) for part in rows]
+        parts = tuple(
+            AdaptedPart(
+                module=part.name.removeprefix(own).removesuffix(".weight"),
+                first=part.start,
+                size=len(range(*slice(part.start, part.stop).indices(shape[0]))),
+            )
+            for part, shape in zip(rows, shapes, strict=True)
+        )
+        path = path.replace(layer, "/model/layers.%d/")
+        self._products.append(AdaptedProduct(path=path, inputs=shapes[0][1], parts=parts))
 
     def _tables(self, rotary: Rotary) -> list[str]:
         own = "" if rotary == self._shape.rotary else "_local"

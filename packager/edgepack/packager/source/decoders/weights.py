@@ -172,23 +172,24 @@ def _steps(count: int, size_bytes: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + step, count)) for start in range(0, count, step))
 
 
-def open_weights(folder: Path) -> Weights:
+def open_weights(folder: Path, file: str = FILE) -> Weights:
     """Read the headers of a folder's files, and check every tensor's place.
 
     Args:
         folder: The Hugging Face folder.
+        file: Name of the file of a model that has a single one.
 
     Raises:
         BuildError: There are no safetensors files, a file of the index is missing, or a file is
             malformed.
     """
     stored: dict[str, StoredWeight] = {}
-    for file in _files(folder):
-        found = _read_header(file)
+    for path in _files(folder, file):
+        found = _read_header(path)
         twice = sorted(stored.keys() & found.keys())
         if twice:
             raise BuildError(
-                f"tensor {twice[0]!a:.200} is in {stored[twice[0]].file.name} and in {file.name}",
+                f"tensor {twice[0]!a:.200} is in {stored[twice[0]].file.name} and in {path.name}",
                 found_in=str(folder),
                 remedy="leave the files of one save_pretrained only",
             )
@@ -196,14 +197,14 @@ def open_weights(folder: Path) -> Weights:
     return Weights(folder, stored)
 
 
-def _files(folder: Path) -> list[Path]:
+def _files(folder: Path, file: str) -> list[Path]:
     index = folder / INDEX
-    if not index.exists():
-        if (folder / FILE).is_file():
-            return [folder / FILE]
+    if file != FILE or not index.exists():
+        if (folder / file).is_file():
+            return [folder / file]
         others = sorted(path.name for path in folder.glob("*.bin"))
         raise BuildError(
-            f"the folder has no {FILE}"
+            f"the folder has no {file}"
             + (f", only {others[0]}: a pickle, which may run code" if others else ""),
             found_in=str(folder),
             remedy="save the model with transformers' save_pretrained, which writes safetensors",

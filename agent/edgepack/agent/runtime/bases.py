@@ -1,0 +1,159 @@
+"""The base of an adapter on this device: the serving release of another model.
+
+An adapter has no graph of its own: the base's session runs with the adapter's tensors. An adapter
+fits a single release of its base, by the digest of the bundle.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from edgepack.agent.config import ProviderConfig
+from edgepack.agent.runtime.matching import Matches, match_variants
+from edgepack.agent.state.pointer import ActivePointer, read_pointer
+from edgepack.agent.state.slots import slot_folder
+from edgepack.bundle.adapters import AdapterFacts
+from edgepack.bundle.chunks import read_bounded
+from edgepack.bundle.manifest import (
+    MANIFEST_FILE,
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    Variant,
+    decode_manifest,
+)
+from edgepack.bundle.trust import TrustPolicy
+from edgepack.errors import DeviceError, EdgepackError
+from edgepack.wire.messages import DeviceFacts
+
+
+class BaseRelease(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of an adapter.
+
+    Attributes:
+        folder: Root of the base's unpacked bundle.
+        variant: The variant that serves.
+    """
+
+    folder: str
+    variant: Variant
+
+
+def base_name(manifest: Manifest) -> str:
+    """Return the name of an adapter's base; "" for a model that runs by itself."""
+    adapter = manifest.facts.adapter
+    return "" if adapter is None else adapter.base
+
+
+def check_base(adapter: AdapterFacts, name: str, base: ActivePointer | None) -> ActivePointer:
+    """Return the pointer of an adapter's base if the adapter is for the serving release.
+
+    Args:
+        adapter: Facts of the adapter.
+        name: Name and version of the adapter, for messages.
+        base: Pointer of the base's model; None if nothing serves.
+
+    Raises:
+        DeviceError: No release of the base serves, or another release.
+    """
+    if base is None:
+        raise DeviceError(
+            f"adapter {name} is for {adapter.words}, and no release of '{adapter.base}' serves on "
+            "this device",
+            remedy=f"install {adapter.base} {adapter.base_version} first",
+        )
+    if base.digest != adapter.base_digest:
+        raise DeviceError(
+            f"adapter {name} is for {adapter.words}, and {base.bundle.name} "
+            f"{base.bundle.version} ({base.digest[:12]}) serves",
+            remedy="build the adapter again, --base with the bundle that serves, or roll the base "
+            "back",
+        )
+    return base
+
+
+def find_base(state_dir: Path, manifest: Manifest) -> BaseRelease | None:
+    """Return the base of an adapter on this device; None for a model that runs by itself.
+
+    Args:
+        state_dir: The agent's state folder.
+        manifest: The adapter's.
+
+    Raises:
+        DeviceError: The base does not serve, or in another release, or cannot be read.
+        BundleError: The manifest of the base is damaged.
+    """
+    facts = manifest.facts
+    adapter = facts.adapter
+    if adapter is None:
+        return None
+    pointer = read_pointer(state_dir, adapter.base)
+    pointer = check_base(adapter, f"{facts.name} {facts.version}", pointer)
+    folder = slot_folder(state_dir, pointer.digest)
+    try:
+        content = read_bounded(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES)
+        variant = decode_manifest(content).variant(pointer.choice.chosen)
+    except (OSError, KeyError) as error:
+        raise DeviceError(
+            f"the base {adapter.words} cannot be read now: {error}", found_in=str(folder)
+        ) from error
+    return BaseRelease(folder=str(folder), variant=variant)
+
+
+def find_base_of(folder: Path) -> BaseRelease | None:
+    """Return the base of an adapter in a slot; None for a model that runs by itself.
+
+    Raises:
+        DeviceError, BundleError: See `find_base`.
+    """
+    try:
+        content = read_bounded(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES)
+    except FileNotFoundError:
+        return None
+    return find_base(folder.parent.parent, decode_manifest(content))
+
+
+def base_basis(state_dir: Path, base: str) -> dict[str, str]:
+    """Return the basis of an adapter besides the device: the release of its base.
+
+    Args:
+        state_dir: The agent's state folder.
+        base: Name of the base; "" for a model that runs by itself.
+    """
+    if not base:
+        return {}
+    pointer = read_pointer(state_dir, base)
+    if pointer is None:
+        return {"base": "nothing serves"}
+    bundle, chosen = pointer.bundle, pointer.choice.chosen
+    return {"base": f"{bundle.name} {bundle.version} ({bundle.digest[:12]}) by {chosen}"}
+
+
+def match_here(
+    manifest: Manifest,
+    facts: DeviceFacts,
+    providers: ProviderConfig,
+    trust: TrustPolicy,
+    state_dir: Path,
+) -> Matches:
+    """Sort a bundle's variants as `match_variants` does; of an adapter, only the variant fits that
+    its base runs.
+
+    Args:
+        manifest, facts, providers, trust: See `match_variants`.
+        state_dir: The agent's state folder.
+    """
+    matches = match_variants(manifest, facts, providers, trust)
+    try:
+        base = find_base(state_dir, manifest)
+    except EdgepackError as error:
+        because = f"{error.problem}; {error.remedy}" if error.remedy else error.problem
+        others = dict.fromkeys((one.name for one in matches.candidates), because)
+        return Matches(candidates=(), rejected=matches.rejected | others)
+    if base is None:
+        return matches
+    chosen = base.variant.name
+    kept = tuple(one for one in matches.candidates if one.name == chosen)
+    others = {
+        one.name: f"its base runs {chosen}" for one in matches.candidates if one.name != chosen
+    }
+    return Matches(candidates=kept, rejected=matches.rejected | others)
