@@ -1,6 +1,7 @@
 """Texts of a release: prompt, inferences, sampling and text pieces."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from importlib.util import find_spec
 from time import monotonic
 
@@ -60,6 +61,7 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
         temperature, top_k, top_p, seed: See `Sampling`.
         stop: Strings that end the text.
         most_tokens: Tokens of prompt and text together, at most; 0 for the model's context.
+        adapter: Name of the adapter that writes with the model; None for the model alone.
     """
 
     prompt: Prompt
@@ -70,6 +72,7 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     stop: Sequence[str] = ()
     most_tokens: int = 0
+    adapter: str | None = None
 
 
 class PreparedText(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +123,12 @@ class TextModel:
         self.tokenizer = TextTokenizer(files[TOKENIZER], self.wiring.vocabulary)
         self.template = ChatTemplate(files)
         self._session = session
+
+    def with_session(self, session: Session) -> "TextModel":
+        """Return the same with another session, such as that of an adapter."""
+        texts = copy(self)
+        texts._session = session
+        return texts
 
     def prepare(self, request: TextRequest) -> PreparedText:
         """Check a request, and return its tokens.

@@ -238,6 +238,7 @@ class Follower:
                 self.keeper,
                 self._registration.marks,
                 threads=self._threads,
+                record_of=self._record,
             )
         except BaseException:
             self._registration.update(opening="")
@@ -254,7 +255,7 @@ class Follower:
         if key not in self._records:
             self._records[key] = Record(
                 self._state_dir,
-                model=self._name,
+                model=bundle.name,
                 digest=bundle.digest,
                 version=bundle.version,
                 variant=variant,
@@ -459,7 +460,7 @@ class Follower:
         shadow = self.serving.pointer.shadow
         opened = (self.serving, *(one() for one in self._replaced))
         next_one = shadow.bundle.digest if shadow is not None and shadow.is_next else ""
-        is_used = any(one is not None and one.record is record for one in opened)
+        is_used = any(one is not None and one.counts_in(record) for one in opened)
         return record.has_served and not is_used and record.digest != next_one
 
     def _spool(self, *, is_final: bool = False) -> None:
@@ -470,7 +471,8 @@ class Follower:
             for key, record in list(self._records.items()):
                 is_alone = serving is not None and serving.record is record and not is_swapping
                 is_over = serving is not None and self._is_over(record)
-                record.write(self.troubles, is_final=is_final or is_over, is_alone=is_alone)
+                troubles = self.troubles if record.model == self._name else ()
+                record.write(troubles, is_final=is_final or is_over, is_alone=is_alone)
                 if is_over:
                     del self._records[key]
             self._spool_fails = False

@@ -14,6 +14,7 @@ from numpy import isfinite
 from edgepack.agent.generation.texts import TextModel, has_packages
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor, check_feeds, name_single
 from edgepack.agent.runtime.slot_opening import OpenedSlot, open_slot
+from edgepack.agent.serving.adapters import Adapters, RecordOf
 from edgepack.agent.serving.capture import SampleKeeper
 from edgepack.agent.serving.shadow import ShadowRunner
 from edgepack.agent.state.pointer import ActivePointer
@@ -22,6 +23,7 @@ from edgepack.agent.state.slot_lock import SlotLock, lock_for_session
 from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry.record import Record
 from edgepack.bundle.features import shifted
+from edgepack.errors import DeviceError
 
 _FEW = 4096
 """Values that are searched as bytes: half the time of `all`."""
@@ -48,6 +50,7 @@ class OpenedModel:
             empty if there is none.
         has_texts: Whether the model writes texts.
         texts: Writes texts; None for a model without texts, or a device without the packages.
+        adapters: Adapters for these texts; None without texts.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class OpenedModel:
         self.shadow: ShadowRunner | None = None
         self.inputs_before: tuple[SessionTensor, ...] = ()
         self.texts: TextModel | None = None
+        self.adapters: Adapters | None = None
         self.has_texts = opened.manifest.facts.generation is not None
         self._has_run = False
         self._offer_at = 0.0
@@ -185,6 +189,12 @@ class OpenedModel:
         started = min(tuple(self._running.values()), default=math.inf)
         return started if started < math.inf else 0.0
 
+    def counts_in(self, record: Record) -> bool:
+        """Return True if the release, or an adapter with it, counts in a record."""
+        return record is self.record or (
+            self.adapters is not None and self.adapters.counts_in(record)
+        )
+
     def hold(self) -> bool:
         """Keep the agent from removing the release's files; return True if the files are still
         there.
@@ -230,6 +240,7 @@ def open_release(
     marks: RunningMarks,
     *,
     threads: int,
+    record_of: RecordOf,
 ) -> OpenedModel:
     """Open the release of a pointer.
 
@@ -240,11 +251,18 @@ def open_release(
         keeper: Keeps samples of inputs.
         marks: Marks of running inferences, for the agent.
         threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
+        record_of: Returns the record of a release, such as an adapter's.
 
     Raises:
         BundleError: The files differ from the installed files.
-        DeviceError: The provider is not here, or fails, or the files cannot be decrypted.
+        DeviceError: The provider is not here, or fails, the files cannot be decrypted, or the
+            release is an adapter.
     """
+    if pointer.base:
+        raise DeviceError(
+            f"'{pointer.bundle.name}' is an adapter for '{pointer.base}', not a model by itself",
+            remedy=f"open_model({pointer.base!r}).generate(…, adapter={pointer.bundle.name!r})",
+        )
     opened = open_slot(state_dir, pointer.digest, pointer.choice.chosen, threads=threads)
     facts = opened.manifest.facts
     reference = shifted(facts.reference, opened.variant.facts.confidence)
@@ -252,4 +270,12 @@ def open_release(
     release = OpenedModel(state_dir, pointer, opened, record, keeper, marks)
     if facts.generation is not None and has_packages():
         release.texts = TextModel(opened.session, opened.assets)
+        release.adapters = Adapters(
+            state_dir,
+            pointer,
+            facts.generation.adapters,
+            opened.session,
+            release.texts,
+            record_of,
+        )
     return release

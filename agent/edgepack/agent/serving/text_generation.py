@@ -12,6 +12,7 @@ from edgepack.agent.generation.texts import (
     TextRequest,
     has_packages,
 )
+from edgepack.agent.serving.adapters import OpenedAdapter
 from edgepack.agent.serving.opened import OpenedModel
 from edgepack.agent.serving.text_pieces import Generation
 from edgepack.errors import DeviceError
@@ -68,6 +69,11 @@ class OwnGeneration(Generation):
         try:
             release = session.release()
             texts = _texts_of(release)
+            self._bundle, self._record = session.bundle, release.record
+            self._adapter: OpenedAdapter | None = None
+            if request.adapter is not None and release.adapters is not None:
+                self._adapter = adapter = release.adapters.find(request.adapter)
+                texts, self._bundle, self._record = adapter.texts, adapter.bundle, adapter.record
             prepared = texts.prepare(request)
             decoding = texts.begin(prepared.capacity)
         except BaseException:
@@ -82,8 +88,8 @@ class OwnGeneration(Generation):
 
     @property
     def bundle(self) -> BundleRef:
-        """The bundle that writes the text."""
-        return self._session.bundle
+        """The bundle that writes the text: of an adapter, its own."""
+        return self._bundle
 
     @property
     def prompt_tokens(self) -> int:
@@ -130,7 +136,7 @@ class OwnGeneration(Generation):
         except BaseException as error:
             is_failure = isinstance(error, Exception) and not isinstance(error, TextCancelledError)
             if release is not None and is_failure:
-                release.record.fail()
+                self._record.fail()
             self._end()
             raise
         self._tokens.append(piece.token)
@@ -163,9 +169,9 @@ class OwnGeneration(Generation):
         The time of a whole text depends on its length, which the application chooses: watch and
         gates could not compare releases by it.
         """
-        release.record.latency.record(self.token_ms or self.first_token_ms)
+        self._record.latency.record(self.token_ms or self.first_token_ms)
         shadow, texts = release.shadow, release.texts
-        if shadow is not None and texts is not None:
+        if shadow is not None and texts is not None and self._adapter is None:
             shadow.offer_text(texts.feeds_of(self._tokens))
 
     def _end(self) -> None:

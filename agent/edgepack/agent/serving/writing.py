@@ -40,15 +40,17 @@ class Writing(ABC):
             top_p: Least sum of the probabilities of the likeliest tokens that are drawn from.
             seed: Start of the random numbers: the same seed gives the same text on this device.
             stop: Strings that end the text, and are not part of the text.
-            adapter: Name of an adapter; no release has any yet.
+            adapter: Name of an adapter for this model, which is a release of its own on the device;
+                None for the model alone.
 
         Returns:
             The pieces of the text. A replaced release is held for at most an hour.
 
         Raises:
-            ValueError: The prompt or a value does not fit, the model writes no texts, or the model
-                is closed.
-            DeviceError: There is no memory for the cache, or a package is not installed.
+            ValueError: The prompt or a value does not fit, the model writes no texts, or there is no
+                such adapter, or the model is closed.
+            DeviceError: There is no memory for the cache or the adapter, the adapter is for another
+                release of the model, or a package is not installed.
 
         Example:
             ```python
@@ -59,8 +61,6 @@ class Writing(ABC):
                     print(piece.text, end="")
             ```
         """
-        if adapter is not None:
-            raise ValueError(f"the release has no adapter {adapter!a:.120}")
         request = TextRequest(
             prompt=prompt,
             max_tokens=max_tokens,
@@ -69,5 +69,6 @@ class Writing(ABC):
             top_p=top_p,
             seed=seed,
             stop=stop,
+            adapter=adapter,
         )
         return self._begin_text(request)

@@ -210,7 +210,7 @@ def _open_reference(
         f"The adapter {request.model.name} of rank {adapter.rank} for {base.words} changes "
         f"{', '.join(adapter.modules)}."
     )
-    return replace(source, texts=texts, notes=(note, *source.notes)), weak
+    return replace(source, folder=base.folder, texts=texts, notes=(note, *source.notes)), weak
 
 
 def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
