@@ -168,6 +168,7 @@ def infer(
 )
 @click.option("--seed", type=Number(min=0, max=2**53), help="Start of the random numbers.")
 @click.option("--stop", multiple=True, help="A text that ends the answer; repeatable.")
+@click.option("--adapter", metavar="NAME", help="Adapter that writes with the model.")
 @click.option("--raw", is_flag=True, help="Continue PROMPT, without the chat template.")
 @json_option
 def generate(
@@ -179,6 +180,7 @@ def generate(
     temperature: float | None,
     seed: float | None,
     stop: tuple[str, ...],
+    adapter: str | None,
     raw: bool,
     as_json: bool,
 ) -> None:
@@ -201,6 +203,7 @@ def generate(
         temperature=temperature,
         seed=None if seed is None else int(seed),
         stop=stop,
+        adapter=adapter,
     )
     place, threads = _place(config_path, state_dir), _threads(config_path)
     with redirect_stdout() as answer:  # Native libraries print, too.

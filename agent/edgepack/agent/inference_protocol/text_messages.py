@@ -149,12 +149,13 @@ class CompletionAnswer(_TextAnswer, frozen=True, kw_only=True):
 
 
 class TextModelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that writes texts."""
+    """A model that writes texts, or an adapter; `parent` is the model of an adapter."""
 
     id: str
     object: str = "model"
     created: int
     owned_by: str = "edgepack"
+    parent: str | None = None
 
 
 class TextModels(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ import msgspec
 from edgepack.agent.generation.texts import TextModel, TextRequest
 from edgepack.agent.model_commands.serving import find_serving
 from edgepack.agent.runtime.slot_opening import open_slot
+from edgepack.agent.serving.adapters import adapt_texts, find_adapter
 from edgepack.errors import DeviceError
 
 
@@ -65,6 +66,15 @@ def write_text(
             f"model '{name}' writes no texts", remedy=f"edgepack-agent infer {name} FILE"
         )
     texts = TextModel(opened.session, opened.assets)
+    if request.adapter is not None:
+        generation = opened.manifest.facts.generation
+        places = generation.adapters if generation is not None else None
+        try:
+            adapter = find_adapter(state_dir, request.adapter, name)
+        except ValueError as error:
+            raise DeviceError(str(error), remedy="edgepack-agent install BUNDLE") from error
+        texts = adapt_texts(state_dir, adapter, pointer, places, opened.session, texts)
+        pointer = adapter
     if is_chat and texts.template.is_there:
         message = {"role": "user", "content": request.prompt}
         request = msgspec.structs.replace(request, prompt=[message])
@@ -81,7 +91,7 @@ def write_text(
         show(piece.text)
     further_s = sum(taken_s[1:])
     return WrittenText(
-        name=name,
+        name=pointer.bundle.name,
         version=pointer.bundle.version,
         variant=pointer.choice.chosen,
         provider=pointer.choice.provider,

@@ -74,8 +74,9 @@ def read_adapter(file: Path, places: AdapterPlaces | None) -> dict[str, Tensor]:
             found_in=str(file),
         )
     try:
-        stored = runtime.AdapterFormat.read_adapter(str(file)).get_parameters()
-        tensors = {name: np.ascontiguousarray(value.numpy()) for name, value in stored.items()}
+        adapter = runtime.AdapterFormat.read_adapter(str(file))  # Owns the memory of its values.
+        stored = adapter.get_parameters()
+        tensors = {name: np.array(value.numpy(), order="C") for name, value in stored.items()}
     except providers.runtime_errors(runtime) as error:
         raise BundleError(
             f"the file is not an adapter of ONNX Runtime: {first_line(error)}", found_in=str(file)

@@ -11,7 +11,7 @@ from edgepack.agent.config import ServerConfig
 from edgepack.agent.server.hosted_model import HostedModel
 from edgepack.agent.server.http_messages import HttpError
 from edgepack.agent.serving.following import Follower
-from edgepack.agent.state.pointer import active_models, pointer_path
+from edgepack.agent.state.pointer import active_models, pointer_path, read_pointer
 from edgepack.bundle.agent_release import AGENT_RELEASE
 from edgepack.errors import EdgepackError
 
@@ -40,6 +40,7 @@ class Hosting:
         self._hung_s = hung_s
         self._loop = asyncio.get_running_loop()
         self._models: dict[str, HostedModel] = {}
+        self._adapters: dict[str, str] = {}
         self._opening: set[str] = set()
         self._failed: dict[str, tuple[float, str]] = {}
         self._closing: set[threading.Thread] = set()
@@ -84,6 +85,10 @@ class Hosting:
         known = ", ".join(sorted(self._models)) or "no model"
         raise HttpError(404, f"no model {name[:100]!a} is active on this device, which has {known}")
 
+    def base_of(self, name: str) -> str:
+        """Return the model that an adapter belongs to; "" for another model, or none."""
+        return self._adapters.get(name, "")
+
     def _is_installed(self, name: str) -> bool:
         """Check whether a model is here that the next look will find."""
         with contextlib.suppress(ValueError, OSError):
@@ -94,12 +99,27 @@ class Hosting:
         """Open and close models as they come and go, until `stop`."""
         while not self._is_stopping:
             try:
-                found = await asyncio.to_thread(active_models, self._state_dir)
+                found, adapters = await asyncio.to_thread(self._list)
             except OSError as error:
                 log.warning("the models of the device cannot be listed: %s", error)
             else:
+                self._adapters = adapters
                 self._compare(set(found) - {AGENT_RELEASE})  # Its model is only a proof.
             await asyncio.sleep(LOOK_S)
+
+    def _list(self) -> tuple[set[str], dict[str, str]]:
+        """Return the models of the device, and the bases of its adapters by name."""
+        models, adapters = set(), {}
+        for name in active_models(self._state_dir):
+            try:
+                pointer = read_pointer(self._state_dir, name)
+            except EdgepackError:
+                pointer = None  # Opening the model says why.
+            if pointer is not None and pointer.base:
+                adapters[name] = pointer.base
+            else:
+                models.add(name)
+        return models, adapters
 
     async def cancel_long(self, patience_s: float) -> bool:
         """Cancel running requests of many inferences, and return whether no request runs.

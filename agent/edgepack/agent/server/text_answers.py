@@ -18,7 +18,7 @@ from edgepack.agent.server.text_replies import (
     COMPLETION,
     TextForm,
     TextReply,
-    describe_model,
+    describe_text_models,
     read_chat,
     read_completion,
     text_error_response,
@@ -43,12 +43,15 @@ class TextAnswers:
     def list_text_models(self, call: Call) -> Response:
         """List the models that write texts."""
         models = self._hosting.models.values()
-        found = [describe_model(one) for one in models if one.follower.serving.has_texts]
+        found = describe_text_models(one for one in models if one.follower.serving.has_texts)
         return Response(200, (msgspec.json.encode(TextModels(data=found)),))
 
     def describe_text_model(self, call: Call) -> Response:
         """Describe a model that writes texts."""
-        return Response(200, (msgspec.json.encode(describe_model(self._find(call.names[0]))),))
+        model, adapter = self._find(call.names[0])
+        facts = describe_text_models([model])
+        own = next(one for one in facts if one.id == (adapter or model.name))
+        return Response(200, (msgspec.json.encode(own),))
 
     def complete_chat(self, call: Call) -> None:
         """Answer messages; the answer comes later."""
@@ -58,16 +61,20 @@ class TextAnswers:
         """Continue a text; the answer comes later."""
         self._write(call, COMPLETION, read_completion)
 
-    def _find(self, name: str) -> HostedModel:
-        """Return a model that writes texts.
+    def _find(self, name: str) -> tuple[HostedModel, str | None]:
+        """Return a model that writes texts, by its name or by the name of an adapter.
+
+        Returns:
+            The model, and the adapter's name; None for the model alone.
 
         Raises:
             HttpError: The model does not serve, or writes no texts.
         """
-        model = self._hosting.find(name)
+        base = self._hosting.base_of(name)
+        model = self._hosting.find(base or name)
         if not model.follower.serving.has_texts:
             raise HttpError(404, f"model '{name}' writes no texts")
-        return model
+        return model, name if base else None
 
     def _write(self, call: Call, form: TextForm, read: Read) -> None:
         """Write a text, and respond at its end or with its first piece.
@@ -77,9 +84,10 @@ class TextAnswers:
         """
         watch = Stopwatch()
         settings, request = read(call.request.body)
-        model = self._find(settings.model)
-        request = msgspec.structs.replace(request, most_tokens=model.most_text_tokens)
-        reply = TextReply(form, settings, request, model.name, watch, self._in_loop)
+        model, adapter = self._find(settings.model)
+        most = model.most_text_tokens
+        request = msgspec.structs.replace(request, most_tokens=most, adapter=adapter)
+        reply = TextReply(form, settings, request, settings.model, watch, self._in_loop)
         reply.stream_to(call.exchange.respond)
         watch.read()
 

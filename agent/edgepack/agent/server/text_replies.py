@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -285,9 +285,18 @@ def _request(settings: TextSettings, prompt: Prompt, most: int | None) -> TextRe
     )
 
 
-def describe_model(model: HostedModel) -> TextModelFacts:
-    """Return the facts of a model that writes texts."""
-    return TextModelFacts(id=model.name, created=int(model.follower.serving.pointer.since))
+def describe_text_models(models: Iterable[HostedModel]) -> list[TextModelFacts]:
+    """Return the facts of models that write texts, each with its adapters."""
+    found = []
+    for model in models:
+        serving = model.follower.serving
+        found.append(TextModelFacts(id=model.name, created=int(serving.pointer.since)))
+        pointers = serving.adapters.list() if serving.adapters is not None else ()
+        found += [
+            TextModelFacts(id=one.bundle.name, created=int(one.since), parent=model.name)
+            for one in pointers
+        ]
+    return found
 
 
 def encode_error(error: HttpError) -> bytes:

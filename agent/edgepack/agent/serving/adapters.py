@@ -14,7 +14,6 @@ from edgepack.agent.runtime.bases import check_base
 from edgepack.agent.runtime.plain_files import KEY_VARIABLE, plain_files
 from edgepack.agent.runtime.sessions import Session
 from edgepack.agent.state.decryption_key import read_key_file
-from edgepack.agent.state.models import MODEL_NAME
 from edgepack.agent.state.pointer import ActivePointer, active_models, read_pointer
 from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry.readings import available_bytes
@@ -82,15 +81,7 @@ class Adapters:
                 read.
             BundleError: Its files differ from the installed files, or do not fit the base.
         """
-        pointer = read_pointer(self._state_dir, name) if MODEL_NAME.fullmatch(name) else None
-        if pointer is None or pointer.base != self._base.bundle.name:
-            own = self._base.bundle.name
-            known = [one for one in active_models(self._state_dir) if self._is_of(one, own)]
-            self._opened.pop(name, None)
-            raise ValueError(
-                f"model '{own}' has no adapter {name!a:.120} on this device, which has "
-                f"{', '.join(known) or 'none'}"
-            )
+        pointer = find_adapter(self._state_dir, name, self._base.bundle.name)
         with self._guard:
             opened = self._opened.get(name)
             if opened is None or opened.bundle != pointer.bundle:
@@ -101,43 +92,100 @@ class Adapters:
         """Return True if an adapter counts in a record, also one that was replaced meanwhile."""
         return any(one.record is record for one in tuple(self._alive))
 
-    def _is_of(self, name: str, base: str) -> bool:
-        pointer = read_pointer(self._state_dir, name)
-        return pointer is not None and pointer.base == base
+    def list(self) -> list[ActivePointer]:
+        """Return the pointers of the device's adapters for this model, fitting or not."""
+        return list_adapters(self._state_dir, self._base.bundle.name)
 
     def _open(self, pointer: ActivePointer) -> OpenedAdapter:
-        folder = slot_folder(self._state_dir, pointer.digest)
-        variant_name = pointer.choice.chosen
-        bundle = pointer.bundle
-        title = f"{bundle.name} {bundle.version}"
-        try:
-            manifest = verify_variant(folder, pointer.digest, variant_name)
-        except OSError as error:
-            raise DeviceError(
-                f"the files of adapter {title} cannot be read now: {error.strerror}",
-                found_in=str(error.filename or folder),
-                remedy="check the disk; the files need not be damaged",
-            ) from error
-        adapter = manifest.facts.adapter
-        if adapter is None:
-            raise DeviceError(f"{title} is not an adapter", found_in=str(folder))
-        check_base(adapter, title, self._base)
-        variant = manifest.variant(variant_name)
-        needed = sum(entry.size_bytes for entry in variant.facts.files)
-        free = available_bytes()
-        if free is not None and needed > free:
-            raise DeviceError(
-                f"adapter {title} needs {needed} bytes of memory beside {len(self._opened)} others "
-                f"of {self._base.bundle.name}, and {free} are free",
-                remedy="remove an adapter that is not used: edgepack-agent remove NAME",
-            )
-        key_file = os.environ.get(KEY_VARIABLE) or read_key_file(self._state_dir)
-        with plain_files(folder, variant, key_file, manifest) as plain:
-            tensors = read_adapter(plain / variant.folder / variant.model_file, self._places)
-        session = AdaptedSession(self._session, tensors)
-        record = self._record_of(bundle, variant_name, pointer.choice.provider)
+        texts = adapt_texts(
+            self._state_dir,
+            pointer,
+            self._base,
+            self._places,
+            self._session,
+            self._texts,
+            others=len(self._opened),
+        )
+        record = self._record_of(pointer.bundle, pointer.choice.chosen, pointer.choice.provider)
         record.has_served = True
-        texts = self._texts.with_session(session)
-        opened = OpenedAdapter(bundle=bundle, texts=texts, record=record)
+        opened = OpenedAdapter(bundle=pointer.bundle, texts=texts, record=record)
         self._alive.add(opened)
         return opened
+
+
+def adapt_texts(
+    state_dir: Path,
+    pointer: ActivePointer,
+    base: ActivePointer,
+    places: AdapterPlaces | None,
+    session: Session,
+    texts: TextModel,
+    *,
+    others: int = 0,
+) -> TextModel:
+    """Return the texts of a base with an adapter.
+
+    Args:
+        state_dir: The agent's state folder.
+        pointer: Names the adapter's release.
+        base, places, session, texts: See `Adapters`.
+        others: Number of adapters in memory, for messages.
+
+    Raises:
+        DeviceError: The adapter is for another release of the base, has no memory, or cannot be
+            read.
+        BundleError: Its files differ from the installed files, or do not fit the base.
+    """
+    bundle, folder = pointer.bundle, slot_folder(state_dir, pointer.digest)
+    title = f"{bundle.name} {bundle.version}"
+    try:
+        manifest = verify_variant(folder, pointer.digest, pointer.choice.chosen)
+    except OSError as error:
+        raise DeviceError(
+            f"the files of adapter {title} cannot be read now: {error.strerror}",
+            found_in=str(error.filename or folder),
+            remedy="check the disk; the files need not be damaged",
+        ) from error
+    if manifest.facts.adapter is None:
+        raise DeviceError(f"{title} is not an adapter", found_in=str(folder))
+    check_base(manifest.facts.adapter, title, base)
+    needed, free = manifest.memory_bytes(pointer.choice.chosen), available_bytes()
+    if free is not None and needed > free:
+        raise DeviceError(
+            f"adapter {title} needs {needed} bytes of memory beside {others} others of "
+            f"{base.bundle.name}, and {free} are free",
+            remedy="remove an adapter that is not used: edgepack-agent remove NAME",
+        )
+    variant = manifest.variant(pointer.choice.chosen)
+    key_file = os.environ.get(KEY_VARIABLE) or read_key_file(state_dir)
+    with plain_files(folder, variant, key_file, manifest) as plain:
+        tensors = read_adapter(plain / variant.folder / variant.model_file, places)
+    return texts.with_session(AdaptedSession(session, tensors))
+
+
+def find_adapter(state_dir: Path, name: str, base: str) -> ActivePointer:
+    """Return the pointer of a model's adapter.
+
+    Args:
+        state_dir: The agent's state folder.
+        name: The adapter.
+        base: The model.
+
+    Raises:
+        ValueError: The device has no such adapter.
+        DeviceError: A pointer cannot be read.
+    """
+    pointers = list_adapters(state_dir, base)
+    found = next((one for one in pointers if one.bundle.name == name), None)
+    if found is None:
+        known = ", ".join(one.bundle.name for one in pointers) or "none"
+        raise ValueError(
+            f"model '{base}' has no adapter {name!a:.120} on this device, which has {known}"
+        )
+    return found
+
+
+def list_adapters(state_dir: Path, base: str) -> list[ActivePointer]:
+    """Return the pointers of the device's adapters for a model, fitting or not."""
+    found = (read_pointer(state_dir, name) for name in active_models(state_dir))
+    return [pointer for pointer in found if pointer is not None and pointer.base == base]

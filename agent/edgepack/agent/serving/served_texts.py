@@ -142,7 +142,7 @@ def _message(name: str, request: TextRequest) -> list[bytes]:
     """Return a request for a stream of pieces with their tokens."""
     prompt, stop = request.prompt, request.stop
     body: dict[str, Any] = {
-        "model": name,
+        "model": request.adapter or name,
         "stream": True,
         "return_token_ids": True,
         "max_tokens": request.max_tokens,

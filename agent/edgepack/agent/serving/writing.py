@@ -47,8 +47,8 @@ class Writing(ABC):
             The pieces of the text. A replaced release is held for at most an hour.
 
         Raises:
-            ValueError: The prompt or a value does not fit, the model writes no texts, or there is no
-                such adapter, or the model is closed.
+            ValueError: The prompt or a value does not fit, an adapter is missing, the model writes
+                no texts, or the model is closed.
             DeviceError: There is no memory for the cache or the adapter, the adapter is for another
                 release of the model, or a package is not installed.
 
