@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_an_error_with_numbers(
             ({"temperature": -1.0}, "temperature is 0 to 100"),
             ({"stop": [""]}, "a stop string has 1 to 1000 characters"),
             ({"stop": ["a"] * 17}, "at most 16 stop strings, not 17"),
-            ({"adapter": "law"}, "the release has no adapter 'law'"),
+            ({"adapter": "law"}, "model 'chat' has no adapter 'law' on this device"),
         ):
             with pytest.raises(ValueError, match=problem):
                 model.generate(PROMPT, **named)

@@ -53,6 +53,7 @@ from edgepack.packager.runtime.model_run import Run, open_on_provider
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.runtime.tool_versions import tool_versions
 from edgepack.packager.samples.golden_selection import MOST_SAMPLES
+from edgepack.packager.samples.texts import are_prompts
 from edgepack.packager.source.adapters import SourceAdapter, read_adapter_folder
 from edgepack.packager.source.decoders.wiring import describe_texts, read_document
 from edgepack.packager.source.huggingface.folder import open_source
@@ -99,6 +100,7 @@ def build_adapter(request: BuildRequest, progress: Progress) -> BuildResult:
     Raises:
         EdgepackError: The first reason for a failed build.
     """
+    _check_prompts(request)
     check_output(request.output, replace=request.replace)
     key = load_signing_key(request.key)
     recipients = tuple(key for path in request.encrypt_to for key in load_recipients(path))
@@ -113,12 +115,6 @@ def build_adapter(request: BuildRequest, progress: Progress) -> BuildResult:
         source, weak = _open_reference(request, base, adapter, work, progress)  # 3
         source = declare(source, request, work)
         samples = open_build_samples(request, source, (), work, progress)
-        if not samples.split.held_out.are_texts:
-            raise BuildError(
-                "an adapter is measured on prompts with answers, and none were given",
-                found_in=f"--calibration {request.calibration or 'missing'}",
-                remedy="--calibration prompts.jsonl, with what the adapter was trained for",
-            )
         opened = OpenedBuild(request=request, source=_named_as(source, adapter), samples=samples)
         prepared = PreparedVariants(
             variants=_prepare(opened, base, adapter, weak, work, progress)  # 4
@@ -140,6 +136,16 @@ def build_adapter(request: BuildRequest, progress: Progress) -> BuildResult:
             ),
         )
         return close_build(opened, parts, laid_out, prepared, closing, target, progress)
+
+
+def _check_prompts(request: BuildRequest) -> None:
+    given = (request.calibration, request.evaluation)
+    if not request.calibration or not all(are_prompts(str(one)) for one in given if one):
+        raise BuildError(
+            "an adapter is measured on prompts with answers, and none were given",
+            found_in=f"--calibration {request.calibration or 'is missing'}",
+            remedy="--calibration prompts.jsonl, with what the adapter was trained for",
+        )
 
 
 def _read_base(folder: Path, request: BuildRequest) -> _Base:

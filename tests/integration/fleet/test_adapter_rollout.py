@@ -1,0 +1,72 @@
+"""An adapter is rolled out to a fleet of three devices with its base, and rolled back."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from edgepack.agent import open_model
+from edgepack.fleet.documents.rollouts import RolloutSettings
+from tests.integration.fleet.conftest import CAMERAS, StartAgent
+from tests.simulators.adapters import LLAMA, MESSAGES, build_adapter, build_base
+
+DEVICES = ("cam-1", "cam-2", "cam-3")
+
+
+def versions(fleet: Any, model: str) -> dict[str, str]:
+    return {
+        device.device: next(
+            (one.active.version for one in device.models if one.name == model and one.active), ""
+        )
+        for device in fleet.client.devices()
+    }
+
+
+def write(folder: Path, adapter: str | None) -> tuple[str, str]:
+    """Return the text of a device, and the version that wrote it."""
+    with (
+        open_model("chat", folder / "state", threads=1) as model,
+        model.generate(MESSAGES, adapter=adapter, temperature=0.0, max_tokens=20) as text,
+    ):
+        return "".join(piece.text for piece in text), text.bundle.version
+
+
+def test_adapter_is_rolled_out_to_a_fleet_of_three_and_rolled_back(
+    tmp_path: Path, key_prefix: Path, serve: Callable[..., Any], start_agent: StartAgent
+) -> None:
+    key = key_prefix.with_suffix(".key")
+    base = build_base(key, tmp_path / "chat-1.0.0.edgepack", LLAMA, "--adapters")
+    other = build_base(key, tmp_path / "chat-2.0.0.edgepack", LLAMA, "--adapters")
+    releases = [
+        build_adapter(key, tmp_path / f"support-{version}.edgepack", own)
+        for version, own in (("1.0.0", base), ("1.1.0", base), ("2.0.0", other))
+    ]
+    fleet = serve()
+    for device in DEVICES:
+        start_agent(fleet, device)
+    fleet.wait_until(lambda: fleet.info().online == len(DEVICES), "the agents are online")
+
+    for bundle in (base, *releases[:2]):
+        name = fleet.roll_out(bundle, to=CAMERAS, deadline_s=400.0)
+        view = fleet.wait_for(name, "FINISHED", "PAUSED")
+        assert view.counts == {"COMMITTED": len(DEVICES)}, view
+    assert versions(fleet, "support") == dict.fromkeys(DEVICES, "1.1.0")
+    for device in DEVICES:
+        text, version = write(tmp_path / device, "support")
+        assert (text[:5], version) == ("Sure!", "1.1.0")
+        assert write(tmp_path / device, None)[1] == "1.0.0"
+
+    foreign = fleet.roll_out(releases[2], to=CAMERAS, deadline_s=400.0)
+    view = fleet.wait_for(foreign, "PAUSED")
+    failed = next(one for one in view.assignments if one.state == "FAILED")
+    assert "support 2.0.0 is for chat 2.0.0" in failed.because
+    assert "chat 1.0.0" in failed.because
+    fleet.client.abort_rollout(foreign)
+
+    settings = RolloutSettings(waves="100%", soak_s=0.2, deadline_s=400.0)
+    (back,) = fleet.client.rollback(name, settings=settings)
+    view = fleet.wait_for(back.rollout, "FINISHED", "PAUSED")
+    assert view.counts == {"COMMITTED": len(DEVICES)}, view
+    assert versions(fleet, "support") == dict.fromkeys(DEVICES, "1.0.0")
+    for device in DEVICES:
+        text, version = write(tmp_path / device, "support")
+        assert (text[:5], version) == ("Sure!", "1.0.0")
