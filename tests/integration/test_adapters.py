@@ -56,7 +56,7 @@ def test_adapter_is_built_installed_and_chosen_by_its_name(
         assert wanted["merged"].startswith("Sure!")
         assert not wanted["chat"].startswith("Sure!")
         with open_model("chat", device.state_dir, threads=1) as model:
-            settings = {"temperature": 0.0, "max_tokens": 40}
+            settings: dict[str, Any] = {"temperature": 0.0, "max_tokens": 40}
             first = model.generate(MESSAGES, adapter="support", **settings)
             second = model.generate(MESSAGES, **settings)
             pieces = list(zip(first, second, strict=False))
@@ -72,7 +72,7 @@ def test_adapter_is_built_installed_and_chosen_by_its_name(
         with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
 
             def listed() -> dict[str, str | None]:
-                return {one.id: one.parent for one in client.models.list()}
+                return {one.id: getattr(one, "parent", None) for one in client.models.list()}
 
             wait_until(lambda: len(listed()) == 3, device.said)
             assert listed() == {"chat": None, "support": "chat", "merged": None}

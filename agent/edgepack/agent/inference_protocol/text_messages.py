@@ -155,7 +155,7 @@ class TextModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "model"
     created: int
     owned_by: str = "edgepack"
-    parent: str | None = None
+    parent: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class TextModels(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from edgepack.bundle.manifest import (
 )
 from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import DeviceError, EdgepackError
-from edgepack.wire.messages import DeviceFacts
+from edgepack.wire.reports import DeviceFacts
 
 
 class BaseRelease(msgspec.Struct, frozen=True, kw_only=True):

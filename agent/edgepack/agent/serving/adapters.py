@@ -21,7 +21,7 @@ from edgepack.agent.telemetry.record import Record
 from edgepack.bundle.adapters import AdapterPlaces
 from edgepack.bundle.slot import verify_variant
 from edgepack.errors import DeviceError
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.orders import BundleRef
 
 
 class RecordOf(Protocol):
