@@ -61,6 +61,27 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.context * self.cache_bytes_per_token
 
 
+class FixedNames:
+    """Names of the tensors of a decoder with fixed shapes.
+
+    Inputs: tokens and their positions, int32 [1, tokens]; the bias of the scores, float32
+    [1, 1, tokens, context + tokens], and another for layers with a window; the cache, [1, heads,
+    context, size] each. Outputs: the logits, and the keys and values of the tokens alone.
+    """
+
+    tokens = "input_ids"
+    positions = "position_ids"
+    bias = "attention_bias"
+    local_bias = "local_attention_bias"
+    past = "past_key_values."
+    present = "present."
+    logits = "logits"
+
+
+HIDDEN_BIAS = -100.0
+"""Bias of a hidden place: exp(-100) is 0, and 16 bits still tell the scores apart."""
+
+
 def is_asset(path: str) -> bool:
     """Return True for the files at the bundle's root that generation of texts needs."""
     return path in ASSETS

@@ -23,6 +23,7 @@ from edgepack.bundle.metadata import (
     Feature,
     FileEntry,
     Firmware,
+    FixedDecoder,
     GoldenAgreement,
     GoldenTolerance,
     Name,
@@ -54,6 +55,7 @@ __all__ = [
     "Feature",
     "FileEntry",
     "Firmware",
+    "FixedDecoder",
     "Generation",
     "GoldenAgreement",
     "GoldenTolerance",
@@ -332,11 +334,13 @@ def _variant(name: str, value: Any) -> Variant:
             found_in=f"{found_in}.variant_directory",
         )
     check_path(ort.model_file, found_in=f"{found_in}.executor_info.ort.model_file")
-    if f"{variant.folder}/{ort.model_file}" not in {entry.path for entry in variant.facts.files}:
-        raise BundleError(
-            f"the model file {ort.model_file!a} of variant '{name}' is not among its files",
-            found_in=f"{found_in}.executor_info.ort.model_file",
-        )
+    fixed, names = variant.facts.fixed_decoder, {entry.path for entry in variant.facts.files}
+    for file in (ort.model_file, *([fixed.step_file] if fixed else ())):
+        if f"{variant.folder}/{file}" not in names:
+            raise BundleError(
+                f"the model file {file!a} of variant '{name}' is not among its files",
+                found_in=f"{found_in}.executor_info.ort.model_file",
+            )
     return variant
 
 

@@ -223,6 +223,19 @@ class PlainRuntime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     session_options: dict[str, str] = {}
 
 
+class FixedDecoder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Graphs with fixed shapes of a decoder: the model file takes many tokens, another file one.
+
+    Attributes:
+        step_file: Path of the graph for one token, inside `model/<variant>/`.
+        window: Tokens that a token sees in layers with a window, itself included; 0 without such
+            layers.
+    """
+
+    step_file: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    window: Annotated[int, msgspec.Meta(ge=0, le=2**24)] = 0
+
+
 class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """edgepack's facts of a variant (`additional_metadata.edgepack` of the variant).
 
@@ -245,6 +258,7 @@ class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             than the float model's.
         plain_provider: The same on the variant's provider. Not written where that is the CPU
             provider, or was not at hand.
+        fixed_decoder: Graphs of a decoder with fixed shapes; None for other variants.
     """
 
     profile: Text
@@ -261,6 +275,7 @@ class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     plain_runtime: PlainRuntime | None = None
     plain_provider: PlainRuntime | None = None
     confidence: dict[TensorName, Annotated[float, msgspec.Meta(ge=-1, le=1)]] = {}
+    fixed_decoder: FixedDecoder | None = None
 
 
 class Feature(

@@ -116,9 +116,6 @@ class Decoding:
 
     def __init__(self, session: Session, wiring: Wiring, capacity: int) -> None:
         self._wiring = wiring
-        self._capacity, self.length, self.is_cancelled = capacity, 0, False
-        self.note_progress: Callable[[], object] = lambda: None
-        self.progress_ns = perf_counter_ns()
         self._is_shared = wiring.sampling.past_present_share_buffer
         inputs = {one.name: one for one in session.inputs}
         logits = next(one for one in session.outputs if one.name == wiring.graph.outputs.logits)
@@ -127,10 +124,7 @@ class Decoding:
         self._most = count_steps(wiring, self._logits_dtype, capacity)
         self._dtypes = {name: np.dtype(one.dtype) for name, one in inputs.items()}
         cache = [(past, present, inputs[past]) for past, present in wiring.cache_names]
-        self._bytes = count_bytes(wiring, cache[0][2], self._logits_dtype, capacity)
-        with _guard:
-            check_memory(self._bytes, capacity)
-            _texts.add(self)
+        self._begin(count_bytes(wiring, cache[0][2], self._logits_dtype, capacity), capacity)
         names = wiring.graph.inputs
         try:
             self._allocate(names.input_ids, names.attention_mask, names.position_ids)
@@ -145,6 +139,16 @@ class Decoding:
             for past, present, _ in cache:
                 self._bind_input(past, self._cache[past])
                 self._bind_output(present, self._cache[past])
+
+    def _begin(self, needed: int, capacity: int) -> None:
+        """Reserve the memory of an empty text, in bytes."""
+        self._capacity, self.length, self.is_cancelled = capacity, 0, False
+        self.note_progress: Callable[[], object] = lambda: None
+        self.progress_ns = perf_counter_ns()
+        self._bytes = needed
+        with _guard:
+            check_memory(needed, capacity)
+            _texts.add(self)
 
     def fill(self) -> int:
         """Take all memory of the cache from the system, and return its bytes."""
@@ -189,15 +193,16 @@ class Decoding:
             raise ValueError(f"{len(tokens)} tokens do not fit behind {self.length}")
         last = 0
         for start in range(0, len(tokens), self._most):
-            part = tokens[start : start + self._most]
-            last = self._infer(part)
+            if self.is_cancelled:
+                raise TextCancelledError
+            self.note_progress()
+            self.progress_ns = perf_counter_ns()
+            last = self._infer(tokens[start : start + self._most])
         logits: Logits = self._logits[last].astype(np.float32)
         return logits
 
     def _infer(self, tokens: list[int]) -> int:
         """Run an inference; return the row of the last logits."""
-        if self.is_cancelled:
-            raise TextCancelledError
         names, number = self._wiring.graph.inputs, len(tokens)
         total = self.length + number
         self._ids[:number] = tokens
@@ -209,8 +214,6 @@ class Decoding:
         rows = 1 if self._has_last_only else number
         self._bind_output(self._wiring.graph.outputs.logits, self._logits[None, :rows])
         grown = {} if self._is_shared else self._bind_longer(total)
-        self.note_progress()
-        self.progress_ns = perf_counter_ns()
         self._run()
         self._cache.update(grown)
         self.length = total

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edgepack.agent.generation.decoding import Decoding, check_wiring
+from edgepack.agent.generation.decoding import check_wiring
+from edgepack.agent.generation.fixed_decoding import open_decoding
 from edgepack.agent.generation.wiring import Wiring, read_wiring
 from edgepack.agent.runtime.probing import ProbedSession, main
 from edgepack.agent.runtime.sessions import Session
@@ -57,7 +58,7 @@ def prove_texts(bundle: Path, session: ProbedSession, golden: Golden) -> TextPro
     tokens = feeds[wiring.graph.inputs.input_ids][0].tolist()[: wiring.context]
     whole = session.run(feeds)[wiring.graph.outputs.logits][0]
     start = max(1, len(tokens) - CHAIN)
-    decoding = Decoding(session, wiring, len(tokens))
+    decoding = open_decoding(session, wiring, len(tokens))
     got = [decoding.feed(tokens[:start])]  # 2
     got += [decoding.feed([token]) for token in tokens[start:]]
     first, second = log_shares(whole[start - 1 : len(tokens)]), log_shares(np.stack(got))
@@ -76,7 +77,7 @@ def prove_texts(bundle: Path, session: ProbedSession, golden: Golden) -> TextPro
 
 def _fill_cache(wiring: Wiring, session: Session) -> int:
     """Take the memory of a full context, and return its bytes."""
-    decoding = Decoding(session, wiring, wiring.context)
+    decoding = open_decoding(session, wiring, wiring.context)
     return decoding.fill()
 
 
@@ -89,7 +90,7 @@ def _measure(wiring: Wiring, session: Session, tokens: list[int]) -> Iterator[Te
             return
         prompt = np.resize(tokens, number).tolist()
         most = min(_MOST_PACED, wiring.context - number)
-        decoding = Decoding(session, wiring, number + most)
+        decoding = open_decoding(session, wiring, number + most)
         began = time.perf_counter()
         decoding.feed(prompt)
         first = time.perf_counter()

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from edgepack.agent.generation.decoding import Decoding, check_wiring
+from edgepack.agent.generation.fixed_decoding import open_decoding
 from edgepack.agent.generation.sampling import Sampler, Sampling, choose_sampling
 from edgepack.agent.generation.template import ChatTemplate, Message
 from edgepack.agent.generation.tokenizing import TextStream, TextTokenizer
@@ -187,7 +188,7 @@ class TextModel:
         Raises:
             CacheMemoryError: There is no memory for the cache.
         """
-        return Decoding(self._session, self.wiring, capacity)
+        return open_decoding(self._session, self.wiring, capacity)
 
     def write(
         self, prepared: PreparedText, decoding: Decoding, note_step: Callable[[float], object]

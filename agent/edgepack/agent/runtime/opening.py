@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from edgepack.agent.runtime import providers
+from edgepack.agent.runtime.fixed_decoder import FixedDecoderSession
 from edgepack.agent.runtime.placement import RECORD
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.agent.runtime.runtime_words import first_line, remedy_of
@@ -82,13 +83,16 @@ def open_session(bundle_folder: Path, variant: Variant, *, threads: int = 0) -> 
         threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
 
     Raises:
+        BundleError: The graphs of a decoder with fixed shapes do not fit each other.
         DeviceError: The provider is not here, refuses the model, or is silently replaced.
     """
-    return open_model_file(
-        bundle_folder / variant.folder / variant.model_file,
-        settings_of(variant),
-        threads=threads,
-    )
+    folder, settings = bundle_folder / variant.folder, settings_of(variant)
+    session = open_model_file(folder / variant.model_file, settings, threads=threads)
+    fixed = variant.facts.fixed_decoder
+    if fixed is None:
+        return session
+    step = open_model_file(folder / fixed.step_file, settings, threads=threads)
+    return FixedDecoderSession(session, step, fixed)
 
 
 def open_model_file(

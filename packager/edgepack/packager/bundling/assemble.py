@@ -7,7 +7,7 @@ rehearsed files.
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -118,7 +118,7 @@ def lay_out(folder: Path, parts: BundleParts) -> LaidOut:
         golden=entry(folder, GOLDEN_FILE),
         pictures=tuple(entry(folder, path) for path, _ in parts.pictures),
         hooks=hooks,
-        assets=_write_assets(folder, parts.texts, variants[0]) if parts.texts else (),
+        assets=_write_assets(folder, parts.texts, variants) if parts.texts else (),
     )
 
 
@@ -166,8 +166,14 @@ def _write(folder: Path, name: str, content: bytes) -> FileEntry:
     return entry(folder, name)
 
 
-def _write_assets(folder: Path, texts: TextSource, first: Variant) -> tuple[FileEntry, ...]:
-    """Copy tokenizer, template and settings, and write the wiring for the first variant's model."""
+def _write_assets(
+    folder: Path, texts: TextSource, variants: Sequence[Variant]
+) -> tuple[FileEntry, ...]:
+    """Copy tokenizer, template and settings, and write the wiring for the first variant's model.
+
+    The wiring does not describe graphs with fixed shapes, so that other variants come first.
+    """
+    first = min(variants, key=lambda one: one.facts.fixed_decoder is not None)
     config = texts.config_for(f"{first.folder}/{first.model_file}")
     for file in texts.files:
         shutil.copyfile(file, folder / file.name)

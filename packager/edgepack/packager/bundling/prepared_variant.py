@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from edgepack.bundle.manifest import PlainRuntime
+from edgepack.bundle.manifest import FixedDecoder, PlainRuntime
 from edgepack.packager.reports.report import RefusedProfile, VariantReport
 
 
@@ -18,7 +18,7 @@ class PreparedVariant(VariantReport, frozen=True, kw_only=True):
         folder: Folder that holds its files (model, external data, context binaries).
         model_file: The model inside `folder`.
         compatibility_string, session_options, provider_options: See `Variant`.
-        plain_runtime, plain_provider: See `VariantFacts`; None if unknown.
+        plain_runtime, plain_provider, fixed_decoder: See `VariantFacts`; None if unknown.
         timed_notes: Notes with times; never part of the bundle's bytes.
     """
 
@@ -29,6 +29,7 @@ class PreparedVariant(VariantReport, frozen=True, kw_only=True):
     provider_options: dict[str, str]
     plain_runtime: PlainRuntime | None = None
     plain_provider: PlainRuntime | None = None
+    fixed_decoder: FixedDecoder | None = None
     timed_notes: tuple[str, ...] = ()
 
     def told_of(self, kind: type[msgspec.Struct]) -> dict[str, Any]:

@@ -113,6 +113,7 @@ def find_in_profiles(
         provider = profile.device.provider
         for section, reader, options in (
             ("provider.options", provider, profile.provider.options),
+            ("provider.decoder_options", provider, profile.provider.decoder_options),
             ("provider.session", SESSION, profile.provider.session),
             ("compile.options", provider, profile.compile.options),
         ):

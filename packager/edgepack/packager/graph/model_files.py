@@ -92,7 +92,7 @@ def attach_weights(model: onnx.ModelProto, folder: Path) -> None:
             stored_tensors.load(tensor, folder)
 
 
-def save_model(model: onnx.ModelProto, path: Path) -> int:
+def save_model(model: onnx.ModelProto, path: Path, *, is_shared: bool = False) -> int:
     """Write a model deterministically, with external data if too large for a single file.
 
     The file is not flushed to the disk: a build writes dozens, and publishes copies of few.
@@ -100,15 +100,17 @@ def save_model(model: onnx.ModelProto, path: Path) -> int:
     Args:
         model: The model.
         path: The `.onnx` file; its folder must exist.
+        is_shared: Whether weights go to a file of their own in any case, for another graph.
 
     Returns:
         Bytes written, external data included.
     """
     weights_bytes = 0
     written = model
-    if has_own_file(model) or any(map(stored_tensors.is_held, model.graph.initializer)):
+    is_outside = is_shared or has_own_file(model)
+    if is_outside or any(map(stored_tensors.is_held, model.graph.initializer)):
         written = deepcopy(model)
-    if has_own_file(model):
+    if is_outside:
         weights_bytes = _write_weights(written.graph, path.with_suffix(WEIGHTS_SUFFIX))
     elif written is not model:
         for tensor in written.graph.initializer:

@@ -18,6 +18,7 @@ from edgepack.packager.progress import Progress
 from edgepack.packager.samples.cache_shapes import advise_cache
 from edgepack.packager.samples.files import RANDOM_PREFIX
 from edgepack.packager.samples.formats import open_files
+from edgepack.packager.source.decoders.fixed import check_fixed
 from edgepack.packager.source.decoders.shape import ARCHITECTURES
 from edgepack.packager.source.huggingface.folder import open_source
 from edgepack.packager.source.model import SourceModel
@@ -117,7 +118,11 @@ def check_shapes(source: SourceModel, profile: Profile, request: BuildRequest) -
     Raises:
         BuildError: The model has open sizes, and the profile needs static shapes.
     """
-    if profile.limits.static_shapes and not all(spec.is_static for spec in source.inputs):
+    if not profile.limits.static_shapes:
+        return
+    if source.texts is not None:
+        check_fixed(source, profile.name)
+    elif not all(spec.is_static for spec in source.inputs):
         advice = advise_cache(source, request.declarations)
         refuse_open_shapes(source, profile.name, _sample_shapes(source, request), advice)
 

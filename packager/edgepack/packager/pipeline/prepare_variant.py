@@ -25,6 +25,7 @@ from edgepack.packager.gates.compatibility import check_compatibility
 from edgepack.packager.gates.tolerances import derive_agreements, derive_tolerances
 from edgepack.packager.gates.verdict_notes import describe_verdict
 from edgepack.packager.passes.compile import CompiledContext, compile_context
+from edgepack.packager.pipeline.fixed_decoders import STEP_CONTEXT, add_step, single_feeds
 from edgepack.packager.pipeline.holdout_validation import search_until_valid
 from edgepack.packager.pipeline.plain_runtime_check import PlainCheck, check_plain_runtime
 from edgepack.packager.pipeline.profile_advice import advise, look_at_alternatives
@@ -53,6 +54,7 @@ from edgepack.packager.reports.report import BoardResult, MeasuredVariant, Timin
 from edgepack.packager.runtime.evaluator import describe_venue
 from edgepack.packager.search.attempts import Attempt, SensitiveNode
 from edgepack.packager.search.candidates import describe_search
+from edgepack.packager.source.decoders.fixed import STEP
 
 _MOST_SENSITIVE = 20
 
@@ -87,6 +89,7 @@ def prepare_variant(
         raise VariantRefusedError(refusals, candidate)
     profile = validated.searched.profile
     model = work_dir / "variant" / MODEL_FILE
+    fixed = add_step(model, inputs, inputs.fixed) if inputs.fixed else None
     compiled = _compile(model, profile, inputs, plan, resources)  # 5.
     if compiled and resources.process:
         resources.process.close()  # it never opened the compiled file: a fresh one shall
@@ -104,7 +107,10 @@ def prepare_variant(
             plan.plain_releases,
             resources,
         )
-    return _as_prepared(inputs, validated, candidate, refusals, compiled, plain, model)
+    prepared = _as_prepared(inputs, validated, candidate, refusals, compiled, plain, model)
+    if fixed is not None and compiled is not None:
+        fixed = replace(fixed, step_file=f"{STEP_CONTEXT}/{compiled.model_file}")
+    return replace(prepared, fixed_decoder=fixed)
 
 
 def _search_and_validate(
@@ -309,17 +315,27 @@ def _tell_search(selection: Selection) -> tuple[tuple[Attempt, ...], tuple[Sensi
 def _compile(
     model: Path, profile: Profile, inputs: EvaluationInputs, plan: VariantPlan, resources: Resources
 ) -> CompiledContext | None:
-    settings = profile.compile
+    """Compile a variant; of a decoder with fixed shapes both graphs, a context each."""
+    settings, folder = profile.compile, model.parent.with_name("compiled")
     if not settings.enabled:
         return None
     resources.progress(BuildStep(what=f"compiling for {settings.soc_model or settings.htp_arch}"))
-    return compile_context(
-        model,
-        model.parent.with_name("compiled"),
-        inputs.split.held_out.read(0),
-        settings,
-        profile.provider,
-        profile.limits,
-        toolchain=plan.venue.toolchain,
-        deadline=resources.limit.build,
-    )
+    feeds = inputs.split.held_out.read(0)
+    graphs = [(model, folder, feeds)]
+    if inputs.fixed is not None:
+        own = single_feeds(feeds, inputs.fixed)
+        graphs.append((model.with_name(STEP), folder / STEP_CONTEXT, own))
+    contexts = [
+        compile_context(
+            graph,
+            target,
+            sample,
+            settings,
+            profile.provider,
+            profile.limits,
+            toolchain=plan.venue.toolchain,
+            deadline=resources.limit.build,
+        )
+        for graph, target, sample in graphs
+    ]
+    return contexts[0]

@@ -7,6 +7,7 @@ import msgspec
 import onnx
 from msgspec.structs import replace
 
+from edgepack.agent.runtime.fixed_decoder import FixedSizes
 from edgepack.packager.gates.labels import LabelledSamples
 from edgepack.packager.gates.user_metric import Metric
 from edgepack.packager.graph.model_files import size_on_disk
@@ -35,6 +36,7 @@ class EvaluationInputs(msgspec.Struct, frozen=True, kw_only=True):
             model; or None.
         labelled: Held-out samples with labels, which then give the verdict; candidates are still
             chosen by their agreement with the float model. None where there are none.
+        fixed: Sizes of a decoder with fixed shapes; None for other models.
     """
 
     source: SourceModel
@@ -43,6 +45,7 @@ class EvaluationInputs(msgspec.Struct, frozen=True, kw_only=True):
     float_source: Run
     metric: Metric | None = None
     labelled: LabelledSamples | None = None
+    fixed: FixedSizes | None = None
 
 
 class VariantPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from edgepack.packager.bundling.prepared_variant import PreparedVariant, Prepare
 from edgepack.packager.pipeline.board_validation import describe_proof
 from edgepack.packager.pipeline.build_samples import OpenedBuild
 from edgepack.packager.pipeline.check_request import CheckedRequest, is_there_already
-from edgepack.packager.pipeline.open_model import check_shapes
+from edgepack.packager.pipeline.fixed_decoders import FixedDecoders
 from edgepack.packager.pipeline.prepare_variant import prepare_variant
 from edgepack.packager.pipeline.prequantized import avoid_int16_saturation
 from edgepack.packager.pipeline.refusal import TimeEndedError, report_refusal
@@ -61,6 +61,7 @@ def prepare_variants(
         metric=request.metric,
         labelled=samples.labelled,
     )
+    decoders = FixedDecoders(request, inputs, work / "fixed")
     variants: list[PreparedVariant] = []
     refused: list[RefusedProfile] = []
     simulated = [checked.venues[profile.name].is_simulated for profile in checked.profiles]
@@ -86,9 +87,9 @@ def prepare_variants(
         try:
             if variants and checked.deadline.is_over:
                 raise TimeEndedError
-            check_shapes(source, profile, request)
+            own = decoders.inputs_for(profile, resources.progress)
             folder = work / "variants" / profile.name
-            variants.append(_prepare(inputs, plan, resources, folder))
+            variants.append(_prepare(own, decoders.plan_for(plan), resources, folder))
         except (BuildError, DeviceError, ProfileError) as error:
             name_in_error(error, own_names(source.model.graph))
             if isinstance(error, BoardError):

@@ -100,13 +100,15 @@ def check_options(profile: Profile) -> Iterator[Contradiction]:
     if known is not None:
         for place, options in (
             ("provider.options", given.options),
+            ("provider.decoder_options", given.decoder_options),
             ("compile.options", profile.compile.options),
         ):
             yield from _check(options, known, unchecked, place, provider)
     session = _known(SESSION) or {}
     yield from _check(given.session, session, unchecked, "provider.session", "a session")
     for name in given.unchecked:
-        if name not in {**given.options, **profile.compile.options, **given.session}:
+        own = {**given.options, **given.decoder_options}
+        if name not in {**own, **profile.compile.options, **given.session}:
             yield Contradiction(
                 "provider.unchecked",
                 f"'{name}' is to stay unchecked, and no option has that name",

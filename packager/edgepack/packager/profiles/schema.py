@@ -47,6 +47,7 @@ class Provider(Section, frozen=True, kw_only=True):
 
     Attributes:
         options: Options of the execution provider.
+        decoder_options: Options for decoders with fixed shapes, besides `options`.
         session: Session config entries, e.g. `session.disable_cpu_ep_fallback`.
         quantizes: Whether the provider lowers the precision by itself: then a recipe that
             quantizes too would quantize twice, which is refused.
@@ -55,6 +56,7 @@ class Provider(Section, frozen=True, kw_only=True):
     """
 
     options: dict[str, str] = msgspec.field(default_factory=dict)
+    decoder_options: dict[str, str] = msgspec.field(default_factory=dict)
     session: dict[str, str] = msgspec.field(default_factory=dict)
     quantizes: bool = False
     unchecked: tuple[str, ...] = ()

@@ -76,7 +76,8 @@ def suggest_shapes(source: SourceModel, known: Shapes | None = None) -> str:
         known: The shapes of a sample, by input, if available.
     """
     inputs = [spec for spec in source.inputs if not spec.is_static]
-    if known and all(spec.takes(known.get(spec.name, ())) for spec in inputs):
+    is_full = all(0 not in shape for shape in (known or {}).values())  # an empty cache is a start
+    if known and is_full and all(spec.takes(known.get(spec.name, ())) for spec in inputs):
         return f"{_options(inputs, known)}  (the sizes of the first sample)"
     shapes = _find_shapes(source)
     if shapes is None:

@@ -20,6 +20,7 @@ class TextSource(msgspec.Struct, frozen=True, kw_only=True):
         config: Content of `genai_config.json`, except for the name of the model's file.
         files: The other files for a device: tokenizer, template, settings.
         places: Places for adapters in the graph; None where they are not known.
+        is_built: Whether edgepack built the graph from the folder's weights.
     """
 
     context: int
@@ -30,6 +31,7 @@ class TextSource(msgspec.Struct, frozen=True, kw_only=True):
     config: Mapping[str, Any]
     files: tuple[Path, ...]
     places: AdapterPlaces | None = None
+    is_built: bool = False
 
     @property
     def end(self) -> int | None:

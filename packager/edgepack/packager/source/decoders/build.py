@@ -62,12 +62,14 @@ class OpenedDecoder(msgspec.Struct, frozen=True, kw_only=True):
         config: Content of `genai_config.json`.
         note: A sentence on the origin of the graph.
         places: Places for adapters in a graph of edgepack's own.
+        is_built: Whether the graph was built from weights here.
     """
 
     model: Path
     config: Mapping[str, Any]
     note: str
     places: AdapterPlaces | None = None
+    is_built: bool = False
 
 
 def is_decoder_folder(folder: Path) -> bool:
@@ -114,7 +116,7 @@ def open_decoder(
     source = load_source(opened.model, shapes, values)
     _check_cache(source)
     texts = describe_texts(opened.config, folder, source.inputs, source.outputs, context)
-    texts = replace(texts, places=opened.places)
+    texts = replace(texts, places=opened.places, is_built=opened.is_built)
     return replace(source, notes=(opened.note, *source.notes), texts=texts)
 
 
@@ -194,6 +196,7 @@ def _build(
         f"{shape.layers} layers, context {shape.context} tokens, opset {OPSET}"
         f"{', tied embeddings' if shape.is_tied else ''}.",
         places=graph.places,
+        is_built=True,
     )
 
 

@@ -20,7 +20,7 @@ from edgepack.packager.graph.edits import MICROSOFT
 from edgepack.packager.source.decoders.rotary import Rotary
 from edgepack.packager.source.decoders.shape import DecoderShape
 from edgepack.packager.source.decoders.weights import Rows, Weights
-from edgepack.tasks.arrays import Tensor
+from edgepack.tasks.arrays import Singles, Tensor
 
 OPSET = 17
 IR_VERSION = 8
@@ -145,7 +145,7 @@ class DecoderGraph:
         values = self._weights.read(f"{weight}.weight") + np.float32(self._shape.family.norm_offset)
         scale = self._constant(f"{weight}.weight", values)
         if not added:
-            settings = {"axis": -1, "stash_type": 1, "epsilon": self._shape.epsilon}
+            settings: dict[str, Any] = {"axis": -1, "stash_type": 1, "epsilon": self._shape.epsilon}
             norm = "SimplifiedLayerNormalization"
             size = self._shape.hidden
             return self._node(norm, f"{path}/LayerNorm", [state, scale], size, **settings), state
@@ -248,14 +248,16 @@ class DecoderGraph:
         else:
             gate = self._product(f"{path}/gate_proj", state, (f"{own}.gate_proj",), size)
             up = self._product(f"{path}/up_proj", state, (f"{own}.up_proj",), size)
-        if shape.activation == "silu":
-            half = self._node("Sigmoid", f"{path}/act_fn/Sigmoid", [gate], size)
-            active = self._node("Mul", f"{path}/act_fn/Mul", [gate, half], size)
-        else:
-            kind = "FastGelu" if shape.activation == "gelu_tanh" else "Gelu"
-            active = self._node(kind, f"{path}/act_fn/{kind}", [gate], size, domain=MICROSOFT)
+        active = self._activate(f"{path}/act_fn", gate, size)
         product = self._node("Mul", f"{path}/Mul", [active, up], size)
         return self._product(f"{path}/down_proj", product, (f"{own}.down_proj",), shape.hidden)
+
+    def _activate(self, path: str, gate: str, size: int) -> str:
+        if self._shape.activation == "silu":
+            half = self._node("Sigmoid", f"{path}/Sigmoid", [gate], size)
+            return self._node("Mul", f"{path}/Mul", [gate, half], size)
+        kind = "FastGelu" if self._shape.activation == "gelu_tanh" else "Gelu"
+        return self._node(kind, f"{path}/{kind}", [gate], size, domain=MICROSOFT)
 
     def _score(self, state: str) -> None:
         shape = self._shape
@@ -321,9 +323,13 @@ class DecoderGraph:
         own = "" if rotary == self._shape.rotary else "_local"
         names = [f"cos_cache{own}", f"sin_cache{own}"]
         if names[0] not in self._known:
-            for name, table in zip(names, rotary.tables(self._shape.context), strict=True):
+            for name, table in zip(names, self._rows(rotary), strict=True):
                 self._put(name, list(table.shape), iter([table]))
         return names
+
+    def _rows(self, rotary: Rotary) -> tuple[Singles, Singles]:
+        """Return the tables of cosines and sines."""
+        return rotary.tables(self._shape.context)
 
     def _store(self, name: str, parts: tuple[Rows, ...], *, is_transposed: bool) -> None:
         """Write a matrix to the file of the weights."""
@@ -353,10 +359,17 @@ class DecoderGraph:
         return name
 
     def _node(
-        self, kind: str, name: str, inputs: list[str], size: int = 0, **attributes: Any
+        self,
+        kind: str,
+        name: str,
+        inputs: list[str],
+        size: int = 0,
+        *,
+        output: str = "",
+        **attributes: Any,
     ) -> str:
         """Add a node; `size` notes an output of [batch, steps, size] floats."""
-        output = f"{name}/output_0"
+        output = output or f"{name}/output_0"
         self._nodes.append(helper.make_node(kind, inputs, [output], name=name, **attributes))
         if size:
             self._note(output, size)

@@ -123,6 +123,11 @@ class DecoderShape(msgspec.Struct, frozen=True, kw_only=True):
     logits_cap: float = 0.0
 
     @property
+    def window(self) -> int:
+        """Tokens that layers with a window see; 0 if no layer sees less than the context."""
+        return min({one for one in self.windows if one and one < self.context}, default=0)
+
+    @property
     def cache_bytes_per_token(self) -> int:
         """Bytes of float32 keys and values per token."""
         return 2 * 4 * self.layers * self.kv_heads * self.head_size
