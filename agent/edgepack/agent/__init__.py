@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from edgepack.agent.serving.model_session import ModelSession
     from edgepack.agent.serving.text_pieces import GeneratedText, Generation
     from edgepack.errors import BundleError, DeviceError, EdgepackError, PictureError
-    from edgepack.pictures.results import Answer, Box, Label
+    from edgepack.pictures.results import Answer, Box, Label, TextLine
     from edgepack.tasks.description import ModelDescription
     from edgepack.wire.orders import BundleRef
     from edgepack.wire.reports import Choice, ProbeResult
@@ -45,6 +45,7 @@ __all__ = [
     "ProbeResult",
     "SessionTensor",
     "Tensor",
+    "TextLine",
     "TextPiece",
     "open_model",
 ]
@@ -61,6 +62,7 @@ _MODULES = {
     "GeneratedText": "edgepack.agent.serving.text_pieces",
     "Generation": "edgepack.agent.serving.text_pieces",
     "Label": "edgepack.pictures.results",
+    "TextLine": "edgepack.pictures.results",
     "Model": "edgepack.agent.serving.model",
     "ModelDescription": "edgepack.tasks.description",
     "ModelSession": "edgepack.agent.serving.model_session",

@@ -209,8 +209,8 @@ def _describe(manifest: Manifest) -> str:
         lines += [*plain, ""]
     for entry in facts.files:
         lines.append(f"{_size(entry.size_bytes):>10}  {entry.path}")
-    for variant in manifest.variants:
-        for entry in variant.facts.files:
+    for graph in manifest.graphs:
+        for entry in graph.facts.files:
             lines.append(f"{_size(entry.size_bytes):>10}  {entry.path}")
     return printable_lines(lines)
 

@@ -1,14 +1,17 @@
 """The manifest of a bundle: typed values, and their file.
 
 `manifest.json` is an ONNX Runtime model package manifest (schema 1.0, layout "portable"): a single
-component, `model`, with variants that name their execution provider, device and model file.
+component, `model`, with variants that name their execution provider, device and model file. A model
+of several graphs has a component for each graph, and its variants name a variant of each component.
 edgepack's additions are in `additional_metadata.edgepack`, which ONNX Runtime ignores. The
 signature covers the file.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from edgepack.bundle.features import check_features
 from edgepack.bundle.generation import Generation, check_assets
@@ -27,6 +30,8 @@ from edgepack.bundle.metadata import (
     GoldenAgreement,
     GoldenTolerance,
     Name,
+    Pipeline,
+    PipelineVariant,
     Placement,
     PlainRuntime,
     Requirements,
@@ -38,6 +43,7 @@ from edgepack.bundle.paths import check_path
 from edgepack.bundle.shared_files import FIRMWARE_FOLDER, HOOKS_FOLDER
 from edgepack.bundle.strict_json import convert_json, parse_json, without_unknown
 from edgepack.errors import BundleError
+from edgepack.stages.wiring import Wiring, WiringError, check_pictures, find_lists
 
 __all__ = [
     "COMPONENT",
@@ -60,6 +66,8 @@ __all__ = [
     "GoldenAgreement",
     "GoldenTolerance",
     "Manifest",
+    "Pipeline",
+    "PipelineVariant",
     "Placement",
     "PlainRuntime",
     "Requirements",
@@ -98,6 +106,10 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
         session_options: ONNX Runtime session config entries.
         provider_options: Options of the execution provider.
         facts: edgepack's facts.
+        component: Component of the package: the stage, for a graph of a pipeline.
+        parts: Of a pipeline's variant, the variants of its stages, in their order; else empty.
+            Provider, device and options are then those of the first stage that is not on the CPU.
+        wiring: Of a pipeline's variant, what joins its parts.
     """
 
     name: str
@@ -108,11 +120,22 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     session_options: dict[str, str] = {}
     provider_options: dict[str, str] = {}
     facts: VariantFacts
+    component: str = COMPONENT
+    parts: tuple["Variant", ...] = ()
+    wiring: Wiring | None = None
 
     @property
     def folder(self) -> str:
-        """POSIX path of the variant's folder inside the bundle."""
-        return f"{COMPONENT}/{self.name}"
+        """POSIX path of the variant's folder inside the bundle; of a pipeline's, of all parts."""
+        if self.parts:
+            return COMPONENT
+        own = self.name if self.component == COMPONENT else f"{self.component}.{self.name}"
+        return f"{COMPONENT}/{own}"
+
+    @property
+    def graphs(self) -> tuple["Variant", ...]:
+        """The variants that each are a graph: the parts of a pipeline, or the variant itself."""
+        return self.parts or (self,)
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,8 +171,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def files(self) -> tuple[FileEntry, ...]:
         """Every file of the bundle but the manifest and the signature."""
         return self.facts.files + tuple(
-            entry for variant in self.variants for entry in variant.facts.files
+            entry for graph in self.graphs for entry in graph.facts.files
         )
+
+    @property
+    def graphs(self) -> tuple[Variant, ...]:
+        """Every graph: its files are in a slot all together, or not at all."""
+        every = (graph for variant in self.variants for graph in variant.graphs)
+        return tuple({graph.folder: graph for graph in every}.values())
 
 
 class _OrtInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -183,6 +212,12 @@ class _Components(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: _Component
 
 
+class _Stages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Components of a pipeline, by stage."""
+
+    components: dict[Name, _Component]
+
+
 class _BundleMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     edgepack: BundleFacts
 
@@ -203,13 +238,15 @@ def encode_manifest(manifest: Manifest) -> bytes:
     ties by that order, and so does edgepack.
     """
     facts = manifest.facts
+    own = msgspec.to_builtins(facts, order="sorted")
+    if facts.pipeline is None:
+        del own["pipeline"]
+    components: dict[str, dict[str, Any]] = {}
+    for graph in manifest.graphs:
+        components.setdefault(graph.component, {})[graph.name] = _package(graph)
     package = {
-        "additional_metadata": {"edgepack": msgspec.to_builtins(facts, order="sorted")},
-        "components": {
-            COMPONENT: {
-                "variants": {variant.name: _package(variant) for variant in manifest.variants}
-            }
-        },
+        "additional_metadata": {"edgepack": own},
+        "components": {name: {"variants": variants} for name, variants in components.items()},
         "layout": _LAYOUT,
         "package_name": facts.name,
         "package_version": facts.version,
@@ -232,6 +269,9 @@ def decode_manifest(content: bytes) -> Manifest:
     is_newer = _own_value(document, "minor", 0) > FORMAT_MINOR
     if is_newer:
         document = _without_newer(document, _BundleMetadata)
+    stages = _take_stages(document)
+    if stages:
+        document = document | {"components": {COMPONENT: {"variants": {}}}}
     package = convert_json(document, _Package, found_in=MANIFEST_FILE)
     facts = package.additional_metadata.edgepack
     for key, found, expected in (
@@ -245,19 +285,101 @@ def decode_manifest(content: bytes) -> Manifest:
                 f"{MANIFEST_FILE} has {found!r} as {key}, expected {expected!r}",
                 found_in=f"{MANIFEST_FILE}, {key}",
             )
-    variants = tuple(
-        _variant(name, _without_newer(value, _VariantMetadata) if is_newer else value)
-        for name, value in package.components.model.variants.items()
-    )
-    if not variants:
-        raise BundleError(
-            "the bundle has no variant", found_in=f"{MANIFEST_FILE}, components.model.variants"
+    components = stages or {COMPONENT: package.components.model}
+    graphs = {
+        component: tuple(
+            _variant(
+                name, _without_newer(value, _VariantMetadata) if is_newer else value, component
+            )
+            for name, value in one.variants.items()
         )
+        for component, one in components.items()
+    }
+    if not all(graphs.values()):
+        empty = next(name for name, variants in graphs.items() if not variants)
+        raise BundleError(
+            "the bundle has no variant", found_in=f"{MANIFEST_FILE}, components.{empty}.variants"
+        )
+    if facts.pipeline is None:
+        variants = graphs[COMPONENT]
+    else:
+        variants = join_stages(facts.pipeline, graphs)
     manifest = Manifest(facts=facts, variants=variants)
     _check_files(manifest)
     golden_pictures(facts.files, found_in=f"{MANIFEST_FILE}, files")
     check_features(facts.reference, found_in=f"{MANIFEST_FILE}, reference")
     return manifest
+
+
+def _take_stages(document: Any) -> dict[str, _Component]:
+    """Return the components of a document that describes a pipeline; none of another document."""
+    facts: Any = document
+    for step in (_METADATA, "edgepack", "pipeline"):
+        facts = facts.get(step) if isinstance(facts, dict) else None
+    if facts is None:
+        return {}
+    return convert_json(
+        {"components": document.get("components")}, _Stages, found_in=MANIFEST_FILE
+    ).components
+
+
+def join_stages(
+    pipeline: Pipeline, graphs: Mapping[str, tuple[Variant, ...]]
+) -> tuple[Variant, ...]:
+    """Return the variants of a pipeline, each with a variant of every stage.
+
+    Args:
+        pipeline: The wiring, and the variants.
+        graphs: Variants of each stage.
+
+    Raises:
+        BundleError: The wiring cannot run, a stage or a variant is missing or unused, or a name is
+            there twice.
+    """
+    found_in = f"{MANIFEST_FILE}, {_METADATA}.edgepack.pipeline"
+    try:
+        find_lists(pipeline.wiring)
+        check_pictures(pipeline.wiring)
+    except WiringError as error:
+        raise BundleError(str(error), found_in=f"{found_in}.wiring") from error
+    names = [stage.name for stage in pipeline.wiring.stages]
+    named = [variant.name for variant in pipeline.variants]
+    used = {pair for variant in pipeline.variants for pair in variant.stages.items()}
+    here = {(stage, graph.name) for stage, variants in graphs.items() for graph in variants}
+    problem = ""
+    if len(set(named)) != len(named):
+        problem = f"two variants of the pipeline have a name: {', '.join(sorted(named))}"
+    elif any(set(variant.stages) != set(names) for variant in pipeline.variants):
+        problem = f"a variant does not name a variant for each of the {len(names)} stages"
+    elif used != here:
+        stage, name = min(used ^ here)
+        what = "is used and not a component's" if (stage, name) in used else "is not used"
+        problem = f"variant '{name}' of stage '{stage}' {what}"
+    if problem:
+        raise BundleError(problem, found_in=f"{found_in}.variants")
+    by_name = {(stage, graph.name): graph for stage, own in graphs.items() for graph in own}
+    return tuple(
+        _join(variant, tuple(by_name[name, variant.stages[name]] for name in names), pipeline)
+        for variant in pipeline.variants
+    )
+
+
+def _join(variant: PipelineVariant, parts: tuple[Variant, ...], pipeline: Pipeline) -> Variant:
+    main = next((part for part in parts if part.provider != _CPU_PROVIDER), parts[0])
+    first = f"{parts[0].folder}/{parts[0].model_file}".removeprefix(f"{COMPONENT}/")
+    files = tuple(entry for part in parts for entry in part.facts.files)
+    return Variant(
+        name=variant.name,
+        provider=main.provider,
+        device=main.device,
+        compatibility_string=main.compatibility_string,
+        model_file=first,
+        session_options=main.session_options,
+        provider_options=main.provider_options,
+        facts=replace(variant.facts, files=files),
+        parts=parts,
+        wiring=pipeline.wiring,
+    )
 
 
 def _package(variant: Variant) -> dict[str, Any]:
@@ -308,8 +430,8 @@ def _without_newer(document: Any, kind: type) -> Any:
     return document | {_METADATA: without_unknown(document[_METADATA], kind)}
 
 
-def _variant(name: str, value: Any) -> Variant:
-    found_in = f"{MANIFEST_FILE}, components.model.variants.{name}"
+def _variant(name: str, value: Any, component: str = COMPONENT) -> Variant:
+    found_in = f"{MANIFEST_FILE}, components.{component}.variants.{name}"
     package = convert_json(value, _PackageVariant, found_in=found_in)
     ort = package.executor_info.ort
     device = "cpu" if package.ep == _CPU_PROVIDER else package.device
@@ -327,6 +449,7 @@ def _variant(name: str, value: Any) -> Variant:
         session_options=ort.session_options,
         provider_options=ort.provider_options,
         facts=package.additional_metadata.edgepack,
+        component=component,
     )
     if package.variant_directory != variant.folder:
         raise BundleError(
@@ -346,8 +469,11 @@ def _variant(name: str, value: Any) -> Variant:
 
 def _check_files(manifest: Manifest) -> None:
     seen: set[str] = {MANIFEST_FILE, SIGNATURE_FILE}
-    for variant in manifest.variants:
-        found_in = f"{MANIFEST_FILE}, components.model.variants.{variant.name}.additional_metadata"
+    for variant in manifest.graphs:
+        found_in = (
+            f"{MANIFEST_FILE}, components.{variant.component}.variants.{variant.name}"
+            ".additional_metadata"
+        )
         for entry in variant.facts.files:
             _check_entry(entry, seen, found_in=f"{found_in}.edgepack.files")
             if not entry.path.startswith(f"{variant.folder}/"):

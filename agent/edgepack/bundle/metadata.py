@@ -10,6 +10,7 @@ import msgspec
 
 from edgepack.bundle.adapters import AdapterFacts
 from edgepack.bundle.generation import Generation
+from edgepack.stages.wiring import StageName, Wiring
 from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription, TaskOutputs
 
 FORMAT_VERSION = 1
@@ -336,6 +337,32 @@ class Firmware(
         return f"{self.installer} {self.compatible}".rstrip()
 
 
+class PipelineVariant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Variant of a pipeline: a variant for each of its stages, which are used together or not.
+
+    Attributes:
+        name: Its name.
+        stages: By stage the name of the stage's variant.
+        facts: Measured from the pipeline's inputs to its outputs; `files` are the stages'.
+    """
+
+    name: Name
+    stages: dict[StageName, Name]
+    facts: VariantFacts
+
+
+class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Facts of a model that is made of several graphs: each graph is a component of the package.
+
+    Attributes:
+        wiring: The graphs and the host steps between the graphs.
+        variants: In the order of preference.
+    """
+
+    wiring: Wiring
+    variants: Annotated[tuple[PipelineVariant, ...], msgspec.Meta(min_length=1, max_length=64)]
+
+
 class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """edgepack's facts of the whole bundle (`additional_metadata.edgepack` of the manifest).
 
@@ -358,6 +385,7 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             their tasks. Devices measure drift against these.
         generation: Facts of a model that generates texts; None for other models.
         adapter: Facts of an adapter for another bundle; None for a model that runs by itself.
+        pipeline: Facts of a model of several graphs; None for other models, and not written then.
     """
 
     format: int = FORMAT_VERSION
@@ -375,3 +403,4 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     reference: Annotated[tuple[Feature, ...], msgspec.Meta(max_length=MAX_FEATURES)] = ()
     generation: Generation | None = None
     adapter: AdapterFacts | None = None
+    pipeline: Pipeline | None = None

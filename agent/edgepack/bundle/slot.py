@@ -133,7 +133,7 @@ def _files_to_serve(folder: Path, manifest: Manifest, variant: str) -> tuple[Fil
 
 def _files_of_slot(folder: Path, manifest: Manifest, variant: str) -> tuple[FileEntry, ...]:
     files = {entry.path: entry for entry in _files_to_serve(folder, manifest, variant)}
-    for other in manifest.variants:
+    for other in manifest.graphs:
         if any(os.path.lexists(folder / entry.path) for entry in other.facts.files):
             files |= {entry.path: entry for entry in other.facts.files}
     for entry in manifest.facts.files:

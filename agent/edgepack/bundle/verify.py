@@ -166,7 +166,7 @@ def verify_manifest(content: bytes, signed: SignedList) -> Manifest:
 
 def _may_be_absent(manifest: Manifest, present: set[str]) -> set[str]:
     optional = {entry.path for entry in manifest.facts.files if not is_needed(entry.path)}
-    for variant in manifest.variants:
+    for variant in manifest.graphs:
         paths = {entry.path for entry in variant.facts.files}
         if not paths & present:
             optional |= paths

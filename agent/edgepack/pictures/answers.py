@@ -13,12 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from edgepack.pictures.frame import Frame
-from edgepack.pictures.results import Answer, Box, Label
+from edgepack.pictures.results import Answer, Box, Label, TextLine
 from edgepack.tasks.arrays import Floats, Outputs, Tensor
 from edgepack.tasks.description import ModelDescription, TaskOutputs
 from edgepack.tasks.detections.decoding import PICTURE_BITS, find_boxes
 from edgepack.tasks.detections.layouts import DetectionHead
 from edgepack.tasks.level import THRESHOLD
+from edgepack.tasks.pages.measure import TASK as PAGES
+from edgepack.tasks.pages.measure import read_lines
 from edgepack.tasks.segmentation.areas import classes_of, foreground_level, is_single
 from edgepack.tasks.sketch import as_probabilities, finite_values
 from edgepack.tasks.text.decoding import read_text
@@ -43,7 +45,7 @@ class _Ability(NamedTuple):
 ABILITIES: Mapping[str, _Ability] = {
     "classify": _Ability("gives classes", ("classification", "probabilities", "threshold")),
     "detect": _Ability("finds objects", ("detections",)),
-    "read": _Ability("reads text", ("text",)),
+    "read": _Ability("reads text", ("text", "pages")),
     "segment": _Ability("gives areas", ("segmentation",)),
     "embed": _Ability("gives embeddings", ("embedding",)),
 }
@@ -71,6 +73,7 @@ def answer_to(
         labels=found("classify", lambda: classify(description, outputs), ()),
         boxes=found("detect", lambda: detect(description, outputs, frame), ()),
         text=found("read", lambda: read(description, outputs), None),
+        lines=found("read", lambda: find_lines(description, outputs), ()),
         areas=found("segment", lambda: segment(description, outputs, frame), None),
         vector=found("embed", lambda: embed(description, outputs), None),
         outputs=outputs,
@@ -169,6 +172,8 @@ def read(description: ModelDescription, outputs: Outputs) -> str:
         ValueError: The model reads no text, or the bundle does not list its characters.
     """
     part = _choose(description, outputs, "read")
+    if part.task == PAGES.name:
+        return "\n".join(line.text for line in find_lines(description, outputs))
     head = _open_head(part, TextHead.of)
     if not part.class_names:
         raise ValueError(
@@ -177,6 +182,25 @@ def read(description: ModelDescription, outputs: Outputs) -> str:
         )
     names = part.class_names
     return "".join(names[kind] for kind in read_text(head, outputs) if 0 <= kind < len(names))
+
+
+def find_lines(description: ModelDescription, outputs: Outputs) -> tuple[TextLine, ...]:
+    """Return the lines of a page in the order of reading; () of a model that reads no pages.
+
+    Raises:
+        ValueError: The outputs do not have a row for each line.
+    """
+    part = description.part_of(PAGES.name)
+    if part is None:
+        return ()
+    return tuple(
+        TextLine(
+            text="".join(map(chr, line.text)),
+            score=line.score,
+            corners=tuple((float(across), float(down)) for across, down in line.corners),
+        )
+        for line in read_lines(part, outputs)
+    )
 
 
 def segment(

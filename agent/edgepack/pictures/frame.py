@@ -68,6 +68,18 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
         return spread
 
 
+def whole_picture(width: int, height: int) -> Frame:
+    """Return the place of a picture in an input that takes pictures of any size."""
+    return Frame(
+        width=width,
+        height=height,
+        box=(0.0, 0.0, float(width), float(height)),
+        target=(0, 0, width, height),
+        input_width=width,
+        input_height=height,
+    )
+
+
 def place_picture(described: PictureInput, width: int, height: int) -> Frame:
     """Return the place of a picture in an input.
 

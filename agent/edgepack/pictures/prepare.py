@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from edgepack.errors import PictureError
 from edgepack.pictures.decode import MAX_PIXELS, PictureSource, Pixels, check_pixels, load_image
-from edgepack.pictures.frame import Frame, place_picture
+from edgepack.pictures.frame import Frame, place_picture, whole_picture
 from edgepack.tasks.description import ModelDescription
 from edgepack.tasks.inputs import PictureInput
 
@@ -71,6 +71,10 @@ def feed_picture(
         ValueError: The model takes no picture, further inputs, or several pictures at once.
         PictureError: See `prepare_picture`.
     """
+    page = description.page
+    if page is not None and list(inputs) == [page.name]:
+        pixels = load_page(source)
+        return {page.name: pixels}, whole_picture(pixels.shape[2], pixels.shape[1])
     described = description.picture
     if described is None or list(inputs) != [described.name]:
         raise ValueError(
@@ -84,6 +88,22 @@ def feed_picture(
         )
     prepared = prepare_picture(source, described)
     return {described.name: prepared.tensor}, prepared.frame
+
+
+def load_page(source: PictureSource) -> npt.NDArray[np.uint8]:
+    """Decode a picture and return its pixels, uint8 (1, height, width, 3), red first.
+
+    Pixels with three colours need no Pillow.
+
+    Args:
+        source: The picture.
+
+    Raises:
+        PictureError: See `prepare_picture`.
+    """
+    if isinstance(source, np.ndarray) and check_pixels(source).shape[2] == 3:
+        return np.ascontiguousarray(source[None])
+    return np.ascontiguousarray(np.asarray(load_image(source, "RGB"), np.uint8)[None])
 
 
 def to_tensor(pixels: Pixels, described: PictureInput) -> npt.NDArray[Any]:

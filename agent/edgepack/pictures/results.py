@@ -60,13 +60,38 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
     bottom: float
 
 
+class TextLine(msgspec.Struct, frozen=True, kw_only=True):
+    """Line of text in a picture.
+
+    Attributes:
+        text: The text.
+        score: Mean probability of its characters, 0 … 1.
+        corners: Corners across and down in pixels of the picture, clockwise from the upper left
+            one.
+
+    Example:
+        ```python
+        from edgepack.agent import TextLine
+
+
+        def left_edge(line: TextLine) -> float:
+            return min(across for across, down in line.corners)
+        ```
+    """
+
+    text: str
+    score: float
+    corners: tuple[tuple[float, float], ...]
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Answer of a model to a picture.
 
     Attributes:
         labels: Classes, the highest score first; () without such a task.
         boxes: Objects, the highest score first.
-        text: Text; None without such a task.
+        text: Text; of a page, its lines one below another. None without such a task.
+        lines: Lines of a page, in the order of reading.
         areas: int32 (height, width) of the picture: the class of each pixel, -1 where the model
             does not see the picture; of one probability 1 for the foreground. None without such a
             task.
@@ -87,6 +112,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     labels: tuple[Label, ...] = ()
     boxes: tuple[Box, ...] = ()
     text: str | None = None
+    lines: tuple[TextLine, ...] = ()
     areas: npt.NDArray[np.int32] | None = None
     vector: npt.NDArray[Any] | None = None
     outputs: Outputs

@@ -134,4 +134,26 @@ class TokenInput(
         return f"tokens, whole numbers from 0 to {self.vocabulary - 1}"
 
 
-DescribedInput = PictureInput | TokenInput
+class PageInput(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="page",
+):
+    """Input that takes a picture of any size: uint8 pixels (1, height, width, 3), red first.
+
+    Attributes:
+        name: Name of the input.
+    """
+
+    name: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+
+    @property
+    def words(self) -> str:
+        """Description for a person, a line."""
+        return "image of any size, NHWC RGB, uint8"
+
+
+DescribedInput = PictureInput | PageInput | TokenInput

@@ -23,6 +23,7 @@ NAMES = (
     "embedding",
     "detections",
     "text",
+    "pages",
     "tokens",
     "segmentation",
     "depth",

@@ -27,13 +27,13 @@ from edgepack.lazy_names import load_on_first_use
 if TYPE_CHECKING:
     from edgepack.packager.comparison.differences import compare
     from edgepack.packager.comparison.result import Comparison
-    from edgepack.packager.pipeline.build import build
     from edgepack.packager.pipeline.publication import BuildResult
     from edgepack.packager.pipeline.request import BuildOptions
     from edgepack.packager.profiles.reading import list_profiles, load_profile
     from edgepack.packager.profiles.schema import Profile
     from edgepack.packager.progress import BuildStep
     from edgepack.packager.reports.report import RefusedProfile, Report, VariantReport
+    from edgepack.packager.stages.any_model import build
 
 __all__ = [
     "BuildOptions",
@@ -59,7 +59,7 @@ _MODULES = {
     "RefusedProfile": "edgepack.packager.reports.report",
     "Report": "edgepack.packager.reports.report",
     "VariantReport": "edgepack.packager.reports.report",
-    "build": "edgepack.packager.pipeline.build",
+    "build": "edgepack.packager.stages.any_model",
     "compare": "edgepack.packager.comparison.differences",
     "list_profiles": "edgepack.packager.profiles.reading",
     "load_profile": "edgepack.packager.profiles.reading",

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from edgepack.agent.runtime.sessions import SessionTensor
-from edgepack.pictures.results import Box, Label
+from edgepack.pictures.results import Box, Label, TextLine
 from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription
 from edgepack.wire.orders import BundleRef
 from edgepack.wire.reports import Choice
@@ -113,7 +113,7 @@ class ImageAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     Attributes:
         model_name, model_version: Model, and the release that answers.
         width, height: Size of the picture upright, pixels.
-        labels, boxes, text: See `edgepack.pictures.results.Answer`.
+        labels, boxes, text, lines: See `edgepack.pictures.results.Answer`.
     """
 
     model_name: str
@@ -123,6 +123,7 @@ class ImageAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     labels: tuple[Label, ...] = ()
     boxes: tuple[Box, ...] = ()
     text: str | None = None
+    lines: tuple[TextLine, ...] = ()
 
 
 class TensorMetadata(msgspec.Struct, frozen=True, kw_only=True):

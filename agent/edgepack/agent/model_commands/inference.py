@@ -15,7 +15,7 @@ from edgepack.bundle.plain_arrays import read_arrays
 from edgepack.errors import DeviceError
 from edgepack.pictures.answers import answer_to
 from edgepack.pictures.prepare import feed_picture
-from edgepack.pictures.results import Box, Label
+from edgepack.pictures.results import Box, Label, TextLine
 
 MAX_SHOWN = 1000
 """Values of an output that are shown, at most."""
@@ -46,7 +46,7 @@ class Inference(msgspec.Struct, frozen=True, kw_only=True):
         name, version, variant, provider: The variant that ran.
         latency_ms: Duration of the second run, milliseconds.
         outputs: The outputs.
-        labels, boxes, text: Answers to a picture; see `Answer`.
+        labels, boxes, text, lines: Answers to a picture; see `Answer`.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Inference(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[Label, ...] = ()
     boxes: tuple[Box, ...] = ()
     text: str | None = None
+    lines: tuple[TextLine, ...] = ()
 
 
 def infer(
@@ -108,6 +109,7 @@ def infer(
         labels=answer.labels,
         boxes=answer.boxes,
         text=answer.text,
+        lines=answer.lines,
     )
     return result, outputs
 

@@ -47,16 +47,22 @@ def match_variants(
     candidates = []
     rejected = {}
     for variant in manifest.variants:
-        requires = variant.facts.requires
-        reason = trust.refusal_of(variant) or why_unfit(  # 1
-            variant.provider, variant.device, requires, facts, providers
-        )
+        reason = trust.refusal_of(variant) or _why_graph_unfit(variant, facts, providers)  # 1
         reason = reason or _why_no_memory(manifest, variant, facts)  # 5
         if reason:
             rejected[variant.name] = reason
         else:
             candidates.append(variant)
     return Matches(candidates=tuple(candidates), rejected=rejected)
+
+
+def _why_graph_unfit(variant: Variant, facts: DeviceFacts, providers: ProviderConfig) -> str:
+    """Return why a device cannot run a graph of a variant; "" if it can run all."""
+    for graph in variant.graphs:
+        reason = why_unfit(graph.provider, graph.device, graph.facts.requires, facts, providers)
+        if reason:
+            return f"stage '{graph.component}': {reason}" if variant.parts else reason
+    return ""
 
 
 def _why_no_memory(manifest: Manifest, variant: Variant, facts: DeviceFacts) -> str:

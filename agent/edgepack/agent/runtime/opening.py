@@ -14,6 +14,7 @@ import msgspec
 
 from edgepack.agent.runtime import providers
 from edgepack.agent.runtime.fixed_decoder import FixedDecoderSession
+from edgepack.agent.runtime.pipelines import open_stages
 from edgepack.agent.runtime.placement import RECORD
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.agent.runtime.runtime_words import first_line, remedy_of
@@ -86,6 +87,8 @@ def open_session(bundle_folder: Path, variant: Variant, *, threads: int = 0) -> 
         BundleError: The graphs of a decoder with fixed shapes do not fit each other.
         DeviceError: The provider is not here, refuses the model, or is silently replaced.
     """
+    if variant.parts:
+        return open_stages(variant, lambda part: open_session(bundle_folder, part, threads=threads))
     folder, settings = bundle_folder / variant.folder, settings_of(variant)
     session = open_model_file(folder / variant.model_file, settings, threads=threads)
     fixed = variant.facts.fixed_decoder

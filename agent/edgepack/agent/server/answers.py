@@ -224,6 +224,7 @@ class Answers(TextAnswers):
                     labels=answer.labels,
                     boxes=answer.boxes,
                     text=answer.text,
+                    lines=answer.lines,
                 )
             )
 

@@ -263,7 +263,7 @@ def wanted_files(
         if is_needed(entry.path) or (plan and entry.path == plan.file)
     )
     own = (entry for name in candidates for entry in manifest.variant(name).facts.files)
-    return (*shared, *own)
+    return tuple({entry.path: entry for entry in (*shared, *own)}.values())
 
 
 def _open_manifest_download(context: UpdateContext) -> ManifestDownload:

@@ -141,8 +141,8 @@ class Reverifier:
             except (BundleError, KeyError) as error:
                 return Verified(trouble=f"its manifest cannot be read: {error}")
             if is_second:
-                for path in (folder / variant.folder).iterdir():
-                    _leave_cache(path)
+                for entry in variant.facts.files:
+                    _leave_cache(folder / entry.path)
             return self._verify(folder, variant, halt)
 
         self._job = (name, active, self._worker.begin(run))

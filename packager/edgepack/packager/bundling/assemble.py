@@ -105,7 +105,7 @@ def lay_out(folder: Path, parts: BundleParts) -> LaidOut:
         OSError: The disk is full, or a file cannot be read.
         DeviceError: A hook lies where no stage is, or could not run.
     """
-    variants = tuple(_copy_variant(folder, variant) for variant in parts.variants)
+    variants = tuple(copy_variant(folder, variant) for variant in parts.variants)
     (folder / GOLDEN_FILE).parent.mkdir()
     write_golden(folder / GOLDEN_FILE, parts.golden)
     for path, source in parts.pictures:
@@ -181,22 +181,31 @@ def _write_assets(
     return (own, *(entry(folder, file.name) for file in texts.files))
 
 
-def _copy_variant(folder: Path, prepared: PreparedVariant) -> Variant:
-    target = folder / COMPONENT / prepared.name
+def copy_variant(folder: Path, prepared: PreparedVariant, component: str = COMPONENT) -> Variant:
+    """Copy the files of a variant into a bundle's folder, and return the variant.
+
+    Args:
+        folder: The bundle's folder.
+        prepared: The variant.
+        component: Its component: the stage, for a graph of a pipeline.
+
+    Raises:
+        OSError: The disk is full, or a file cannot be read.
+    """
+    named = prepared.name if component == COMPONENT else f"{component}.{prepared.name}"
+    place = f"{COMPONENT}/{named}"
+    target = folder / place
     target.mkdir(parents=True)
     names = _copy_files(prepared.folder, target)
     offsets = tensor_offsets(target)
-    files = tuple(
-        entry(folder, f"{COMPONENT}/{prepared.name}/{name}", offsets.get(name, ()))
-        for name in names
-    )
+    files = tuple(entry(folder, f"{place}/{name}", offsets.get(name, ())) for name in names)
     own = {
         "files": files,
         "plain_runtime": prepared.plain_runtime,
         "plain_provider": prepared.plain_provider,
     }
     facts = VariantFacts(**prepared.told_of(VariantFacts) | own)
-    return Variant(**prepared.told_of(Variant), facts=facts)
+    return Variant(**prepared.told_of(Variant), facts=facts, component=component)
 
 
 def _copy_hooks(folder: Path, hooks: Path) -> tuple[FileEntry, ...]:

@@ -26,7 +26,6 @@ from edgepack.packager.config.trusted_code import (
     TrustedCodeFile,
     UntrustedCodeError,
 )
-from edgepack.packager.pipeline.build import build_bundle
 from edgepack.packager.pipeline.describe_model import describe_model
 from edgepack.packager.pipeline.publication import BuildResult
 from edgepack.packager.pipeline.request import BuildOptions, Option, derive_request
@@ -37,6 +36,7 @@ from edgepack.packager.search.journal import journal_folder
 from edgepack.packager.source.fixed_inputs import parse_value
 from edgepack.packager.source.huggingface.folder import open_source
 from edgepack.packager.source.shape_advice import example_shapes
+from edgepack.packager.stages.any_model import build_any
 from edgepack.text import printable
 
 _path = click.Path(path_type=Path)
@@ -73,8 +73,9 @@ def _click_type(kind: Any, option: Option) -> click.ParamType[Any]:
 def build(model: Path | None, config: Path | None, as_json: bool, **given: Any) -> None:
     """Make a signed bundle from an ONNX model.
 
-    MODEL is an .onnx file, or a local Hugging Face model folder (which needs the extra
-    huggingface). With --adapter it is the folder that the base was built from, or left out.
+    MODEL is an .onnx file, a local Hugging Face model folder (which needs the extra
+    huggingface), or a pipeline.toml that names several graphs. With --adapter it is the folder
+    that the base was built from, or left out.
 
     Each profile gives a variant. A profile that cannot meet its accuracy budget refuses, with the
     numbers, and then nothing is written.
@@ -165,7 +166,7 @@ def _build(model: Path | None, options: BuildOptions, stop: _Stop) -> BuildResul
                 progress(step)
                 stop.check()
 
-            return build_bundle(request, stoppable)
+            return build_any(request, stoppable)
     except BaseException:
         if stop.signal is None:
             raise

@@ -23,11 +23,12 @@ from edgepack.tasks.detections.layouts import (
     LayoutName,
 )
 from edgepack.tasks.level import THRESHOLD
+from edgepack.tasks.pages.measure import NAME as PAGES
 from edgepack.tasks.table import TASKS
 from edgepack.tasks.values.strict import FEWEST_IN_MAP
 from edgepack.text import counted
 
-DECLARABLE = (*(name for name in TASKS if name not in (SELECTION, UNKNOWN, OWN)), IGNORED)
+DECLARABLE = (*(name for name in TASKS if name not in (SELECTION, UNKNOWN, OWN, PAGES)), IGNORED)
 """Tasks that a person may write."""
 
 _ROLES = ("scores", "labels", "sizes", "offsets")

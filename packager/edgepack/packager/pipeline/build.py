@@ -19,7 +19,6 @@ build stays, and the measurements of a search (`search/journal.py`).
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Unpack
 
 from msgspec.structs import replace
 
@@ -42,51 +41,13 @@ from edgepack.packager.pipeline.check_request import CheckedRequest, check_reque
 from edgepack.packager.pipeline.open_model import add_folder_facts, open_model, wanted_inputs
 from edgepack.packager.pipeline.publication import BuildResult, Closing, close_build
 from edgepack.packager.pipeline.refusal import TimeEndedError
-from edgepack.packager.pipeline.request import BuildOptions, BuildRequest, derive_request
+from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.pipeline.variants import prepare_variants
-from edgepack.packager.progress import BuildStep, Progress, silent
+from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.runtime.deadline import Deadline, OutOfTimeError
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.runtime.tool_versions import tool_versions
 from edgepack.packager.source.texts import TextSource
-
-
-def build(
-    model: str | Path | None = None,
-    *,
-    progress: Progress = silent,
-    **options: Unpack[BuildOptions],
-) -> BuildResult:
-    """Build, sign and rehearse a bundle with a variant for each profile.
-
-    Example:
-        ```python
-        from edgepack.packager import build
-
-        result = build(
-            "model.onnx",
-            profiles=["cpu", "qnn-htp"],
-            calibration="samples/",
-            key="release.key",
-            output="model-1.2.0.edgepack",
-        )
-        print(result.variants["cpu"].accuracy.value)
-        ```
-
-    Args:
-        model: The ONNX file, or a local Hugging Face model folder; of an adapter, the folder of its
-            base, or None.
-        progress: Called with the progress; `print` will do.
-        options: See `BuildOptions`.
-
-    Returns:
-        Where the bundle lies, its digest, and the report.
-
-    Raises:
-        EdgepackError: Any reason for a failed build, in three lines; only the report of the attempt
-            is left behind.
-    """
-    return build_bundle(derive_request(model, options), progress)
 
 
 def build_bundle(
@@ -100,7 +61,7 @@ def build_bundle(
         clock: Returns seconds, which `budget_s` bounds; only differences count.
 
     Raises:
-        EdgepackError: See `build`.
+        EdgepackError: Any reason for a failed build.
     """
     try:
         if request.base is not None:

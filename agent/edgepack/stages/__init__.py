@@ -1,0 +1,1 @@
+"""Pipelines: models of several graphs, with steps on the host between the graphs."""

@@ -1,0 +1,113 @@
+"""Runs a pipeline: graphs and host steps in their order."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from edgepack.stages.steps import Shapes, Value, run_step
+from edgepack.stages.wiring import Argmax, Boxes, Ctc, Keep, Node, StageWiring, Wiring, order_nodes
+from edgepack.tasks.arrays import Tensor
+
+RunGraph = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+Record = Callable[[str, Mapping[str, Tensor]], None]
+"""Takes the name of a stage, and what the stage is given."""
+
+Spec = tuple[str, tuple[int | str, ...]]
+"""Dtype and shape of a tensor: a size, or the name of a free axis, per axis."""
+
+
+def run_wiring(
+    wiring: Wiring,
+    graphs: Mapping[str, RunGraph],
+    shapes: Shapes,
+    feeds: Mapping[str, Tensor],
+    record: Record | None = None,
+) -> dict[str, Tensor]:
+    """Run a pipeline.
+
+    Args:
+        wiring: Its wiring.
+        graphs: By stage the inference of its graph.
+        shapes: By tensor the shape of the graph's input that takes the tensor.
+        feeds: Inputs by name.
+        record: Called before each inference of a graph.
+
+    Raises:
+        ValueError: A tensor does not fit a step.
+        DeviceError: A provider failed.
+    """
+    values: dict[str, Value] = dict(feeds)
+    for node in order_nodes(wiring):
+        if isinstance(node, StageWiring):
+            values |= _run_stage(node, graphs[node.name], values, record)
+        else:
+            values |= run_step(node, values, shapes)
+    return {name: np.ascontiguousarray(values[name]) for name in wiring.outputs}
+
+
+def _run_stage(
+    stage: StageWiring, run: RunGraph, values: Mapping[str, Value], record: Record | None
+) -> dict[str, Value]:
+    given = {name: values[tensor] for name, tensor in stage.inputs.items()}
+    counts = [len(value) for value in given.values() if isinstance(value, list)]
+    made: list[dict[str, Tensor]] = []
+    for item in range(counts[0] if counts else 1):
+        feeds = {
+            name: value[item] if isinstance(value, list) else value for name, value in given.items()
+        }
+        if record is not None:
+            record(stage.name, feeds)
+        made.append(run(feeds))
+    named = stage.outputs.items()
+    if counts:
+        return {tensor: [one[name] for one in made] for name, tensor in named}
+    return {tensor: made[0][name] for name, tensor in named}
+
+
+def shapes_of_inputs(
+    wiring: Wiring, graphs: Mapping[str, Mapping[str, tuple[int | str, ...]]]
+) -> dict[str, tuple[int | str, ...]]:
+    """Return by tensor the shape of the graph's input that takes it.
+
+    Args:
+        wiring: The wiring.
+        graphs: By stage and input the shape.
+    """
+    return {
+        tensor: graphs[stage.name][name]
+        for stage in wiring.stages
+        for name, tensor in stage.inputs.items()
+    }
+
+
+def specs_of(wiring: Wiring, graphs: Mapping[str, Mapping[str, Spec]]) -> dict[str, Spec]:
+    """Return dtype and shape of each tensor, as far as the graphs and the steps tell.
+
+    Args:
+        wiring: The wiring.
+        graphs: By stage and output of its graph the dtype and the shape.
+    """
+    specs: dict[str, Spec] = {one.name: (one.dtype, one.shape) for one in wiring.inputs}
+    for node in order_nodes(wiring):
+        if isinstance(node, StageWiring):
+            specs |= {tensor: graphs[node.name][name] for name, tensor in node.outputs.items()}
+        else:
+            specs |= _specs_of_step(node, specs)
+    return specs
+
+
+def _specs_of_step(step: Node, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+    if isinstance(step, Boxes):
+        return {step.output: ("float32", ("lines", 4, 2))}
+    if isinstance(step, Ctc):
+        own: dict[str, Spec] = {step.output: ("int32", ("lines", "characters"))}
+        return own | ({step.scores: ("float32", ("lines",))} if step.scores else {})
+    if isinstance(step, Keep):
+        return {
+            name: (specs[source][0], ("lines", *specs[source][1][1:]))
+            for name, source in zip(step.outputs, step.inputs, strict=True)
+            if source in specs
+        }
+    if isinstance(step, Argmax) and step.input in specs:
+        return {step.output: ("int64", specs[step.input][1][:-1])}
+    return {}

@@ -1,0 +1,1 @@
+"""Pages: lines of text with their boxes."""

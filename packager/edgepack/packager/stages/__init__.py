@@ -1,0 +1,1 @@
+"""Build of pipelines: models of several graphs in one bundle."""

@@ -1,0 +1,364 @@
+"""`edgepack build pipeline.toml`: from several graphs to one signed and rehearsed bundle.
+
+1. Read the pipeline; check its wiring, its graphs and the tensors between these.
+2. Run the float pipeline on all samples: expected outputs, and each graph's samples.
+3. Build each stage for its profiles, with its part of the budget.
+4. Judge each variant at the end of the pipeline, on held-out samples. Where the budget does not
+   hold, the stage that costs most becomes float, until the budget holds.
+5. Write the bundle, sign and rehearse it, and move it to its place, as for a single model.
+"""
+
+import hashlib
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from edgepack.bundle.golden import Golden
+from edgepack.bundle.manifest import (
+    BundleFacts,
+    Pipeline,
+    PipelineVariant,
+    Variant,
+    join_stages,
+)
+from edgepack.bundle.signing_keys import load_signing_key
+from edgepack.errors import BuildError
+from edgepack.packager.bundling.assemble import BundleParts, LaidOut, finish, lay_out
+from edgepack.packager.bundling.output import check_output, disk_error, publish, work_folder
+from edgepack.packager.bundling.rehearse import Rehearsal, rehearse
+from edgepack.packager.bundling.shipped_firmware import check_firmware, check_shipped_hooks
+from edgepack.packager.pipeline.publication import BuildResult
+from edgepack.packager.pipeline.report_composition import write_report
+from edgepack.packager.pipeline.request import BuildRequest
+from edgepack.packager.progress import BuildStep, Progress
+from edgepack.packager.provenance.bill import compose_bill
+from edgepack.packager.provenance.minimum_elements import count_elements
+from edgepack.packager.provenance.record import BuildRecord, Material, SampleSet
+from edgepack.packager.reports.report import (
+    ModelReport,
+    Report,
+    SamplesReport,
+    VariantReport,
+    reported_files,
+)
+from edgepack.packager.runtime.provider_process import ProviderProcess
+from edgepack.packager.runtime.tool_versions import tool_versions
+from edgepack.packager.samples.golden_selection import MOST_SAMPLES, SIZE_LIMIT_BYTES
+from edgepack.packager.stages.end_gate import EndGate, JudgedVariant
+from edgepack.packager.stages.float_pipeline import (
+    FloatPipeline,
+    PipelineSamples,
+    digest_samples,
+    open_pipeline_samples,
+)
+from edgepack.packager.stages.graph_facts import describe_graphs
+from edgepack.packager.stages.pipeline_file import PipelineSource, read_pipeline
+from edgepack.packager.stages.plans import VariantPlan, plan_variants
+from edgepack.packager.stages.stage_variants import StageBuilder
+from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.description import ModelDescription
+from edgepack.tasks.inputs import PageInput
+from edgepack.tasks.table import task_of
+
+_LEAST_GOLDEN = 2
+
+_NOT_YET = (
+    "metric",
+    "labels",
+    "searched",
+    "values",
+    "shapes",
+    "encrypt_to",
+    "delta_from",
+    "prove",
+    "toolchains",
+    "feedback",
+    "captured",
+    "plain_runtimes",
+    "context",
+    "adapters",
+    "base",
+)
+"""Options of a build that a pipeline does not take."""
+
+
+def build_pipeline(path: Path, request: BuildRequest, progress: Progress) -> BuildResult:
+    """Build, sign and rehearse the bundle of a pipeline.
+
+    Args:
+        path: The pipeline's file.
+        request: Request for the build; its profiles are for all stages.
+        progress: Called with the progress.
+
+    Raises:
+        EdgepackError: Any reason for a failed build; nothing is left behind.
+    """
+    try:
+        return _build(path, request, progress)
+    except OSError as error:
+        raise disk_error(error, request.output) from error
+
+
+def _build(path: Path, request: BuildRequest, progress: Progress) -> BuildResult:
+    _check_options(request)
+    check_output(request.output, replace=request.replace)
+    key = load_signing_key(request.key)
+    if request.hooks is not None:
+        check_shipped_hooks(request.hooks)
+    check_firmware(request.firmware)
+    source = read_pipeline(path)  # 1
+    plans = plan_variants(source, request.profiles)
+    with work_folder(request.output) as work, ProviderProcess() as process:
+        floats = FloatPipeline(source)
+        samples = open_pipeline_samples(source.wiring, request.calibration, request.evaluation)
+        expected = floats.run(samples.held_out, "reading held-out samples", progress)  # 2
+        source = replace(source, part=task_of(source.part).settle(source.part, expected))
+        builder = StageBuilder(source, request, floats, samples, work / "stages", progress)
+        folder = work / "bundle"
+        folder.mkdir()
+        gate = EndGate(source, samples.held_out, expected, builder, folder, work)
+        judged = tuple(_judge(gate, plan, progress) for plan in plans)  # 3, 4
+        gate.remove_unused(judged)
+        floats.session.close()
+        progress(BuildStep(what="writing the bundle"))  # 5
+        parts, laid_out = _lay_out(folder, source, request, samples, expected, judged)
+        report = _compose_report(source, samples, parts, laid_out, judged)
+        record = _compose_record(source, request, samples, parts, laid_out, report)
+        digest = finish(folder, parts, laid_out, report, record, key)
+        rehearsal = rehearse(folder, key.public_key(), process, progress)
+        publish(folder, request.output, work)
+    timed = _add_times(report, judged, rehearsal)
+    html, json = write_report(timed, request.output)
+    return BuildResult(
+        output=request.output,
+        digest=digest,
+        report=timed,
+        report_html=html,
+        report_json=json,
+        unsaid=count_elements(compose_bill(record))[1],
+    )
+
+
+def _check_options(request: BuildRequest) -> None:
+    given = [name for name in _NOT_YET if getattr(request, name, None)]
+    if given:
+        raise BuildError(
+            f"a pipeline is built without the options {', '.join(given)}",
+            found_in=str(request.model),
+            remedy="leave these out; a stage's shapes and profiles belong into the pipeline's file",
+        )
+
+
+def _judge(gate: EndGate, plan: VariantPlan, progress: Progress) -> JudgedVariant:
+    judged = gate.judge(plan, progress)
+    progress(
+        BuildStep(
+            what="judged from input to output", profile=plan.name, outcome=judged.agreement.words
+        )
+    )
+    return judged
+
+
+def _lay_out(
+    folder: Path,
+    source: PipelineSource,
+    request: BuildRequest,
+    samples: PipelineSamples,
+    expected: Sequence[Outputs],
+    judged: Sequence[JudgedVariant],
+) -> tuple[BundleParts, LaidOut]:
+    count = _count_golden(samples)
+    golden = Golden(inputs=samples.held_out[:count], outputs=tuple(expected[:count]))
+    pipeline = Pipeline(
+        wiring=source.wiring,
+        variants=tuple(
+            PipelineVariant(name=one.plan.name, stages=one.stages, facts=one.facts)
+            for one in judged
+        ),
+    )
+    graphs: dict[str, dict[str, Variant]] = {}
+    for one in judged:
+        for part in one.parts:
+            graphs.setdefault(part.component, {})[part.name] = part
+    joined = join_stages(pipeline, {name: tuple(own.values()) for name, own in graphs.items()})
+    picture = source.wiring.picture
+    parts = BundleParts(
+        facts=BundleFacts(
+            name=request.name,
+            version=request.version,
+            release=request.release,
+            created_at=request.created_at,
+            source_sha256=_digest_source(source),
+            tools=dict(sorted(tool_versions().items())),
+            files=(),
+            description=ModelDescription(
+                parts=(source.part,), inputs=(PageInput(name=picture),) if picture else ()
+            ),
+            pipeline=pipeline,
+        ),
+        variants=(),
+        golden=golden,
+        hooks=request.hooks,
+        firmware=request.firmware,
+    )
+    return parts, replace(lay_out(folder, parts), variants=joined)
+
+
+def _count_golden(samples: PipelineSamples) -> int:
+    """Return how many held-out samples become golden: few and small, two at the least."""
+    size, count = 0, 0
+    for feeds in samples.held_out[:MOST_SAMPLES]:
+        size += sum(one.nbytes for one in feeds.values())
+        if size > SIZE_LIMIT_BYTES and count >= _LEAST_GOLDEN:
+            break
+        count += 1
+    return count
+
+
+def _digest_source(source: PipelineSource) -> str:
+    digest = hashlib.sha256(source.path.read_bytes())
+    for stage in source.stages:
+        digest.update(_digest_graph(stage.path).encode())
+    return digest.hexdigest()
+
+
+def _digest_graph(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _compose_report(
+    source: PipelineSource,
+    samples: PipelineSamples,
+    parts: BundleParts,
+    laid_out: LaidOut,
+    judged: Sequence[JudgedVariant],
+) -> Report:
+    facts = parts.facts
+    golden_count = len(parts.golden.inputs)
+    wiring = source.wiring
+    notes = [
+        f"The pipeline has {len(source.stages)} stages: "
+        f"{', '.join(stage.name for stage in source.stages)}. Accuracy is measured from its inputs "
+        f"to its outputs on {len(samples.held_out)} held-out samples."
+    ]
+    return Report(
+        name=facts.name,
+        version=facts.version,
+        release=facts.release,
+        created_at=facts.created_at,
+        model=ModelReport(
+            file=source.path.name,
+            sha256=facts.source_sha256,
+            **describe_graphs(stage.path for stage in source.stages),
+            inputs=tuple(f"{one.name} {one.dtype} {list(one.shape)}" for one in wiring.inputs),
+            outputs=wiring.outputs,
+        ),
+        samples=SamplesReport(
+            calibration_count=len(samples.calibration),
+            search_count=0,
+            held_out_count=len(samples.held_out),
+            golden_count=golden_count,
+            golden_bytes=laid_out.golden.size_bytes,
+            is_random=False,
+        ),
+        variants=tuple(
+            _report(one, variant) for one, variant in zip(judged, laid_out.variants, strict=True)
+        ),
+        refused=(),
+        notes=tuple(notes),
+        warnings=tuple(
+            f"the verdict on {one.plan.name} is weak: {one.facts.accuracy.weak}."
+            for one in judged
+            if one.facts.accuracy.weak
+        ),
+        tools=facts.tools,
+    )
+
+
+def _report(judged: JudgedVariant, variant: Variant) -> VariantReport:
+    facts = variant.facts
+    files = reported_files(facts.files)
+    return VariantReport(
+        name=variant.name,
+        profile=facts.profile,
+        profile_sha256=facts.profile_sha256,
+        provider=variant.provider,
+        device=variant.device,
+        degraded=facts.degraded,
+        requires=facts.requires,
+        toolchain=facts.toolchain,
+        tolerances=facts.tolerances,
+        agreements=facts.agreements,
+        recipe=tuple(f"{stage}: {name}" for stage, name in judged.stages.items()),
+        files=files,
+        precision=facts.precision,
+        size_bytes=sum(file.size_bytes for file in files),
+        accuracy=facts.accuracy,
+        placement=facts.placement,
+        attempts=(),
+        notes=judged.notes,
+    )
+
+
+def _compose_record(
+    source: PipelineSource,
+    request: BuildRequest,
+    samples: PipelineSamples,
+    parts: BundleParts,
+    laid_out: LaidOut,
+    report: Report,
+) -> BuildRecord:
+    return BuildRecord(
+        facts=parts.facts,
+        variants=laid_out.variants,
+        model=report.model,
+        about=request.about,
+        datasets=request.datasets,
+        samples=(
+            SampleSet(
+                used_for="calibration",
+                count=len(samples.calibration),
+                sha256=digest_samples(samples.calibration),
+                is_random=False,
+            ),
+            SampleSet(
+                used_for="evaluation",
+                count=len(samples.held_out),
+                sha256=digest_samples(samples.held_out),
+                is_random=False,
+            ),
+        ),
+        materials=tuple(
+            Material(name=stage.path.name, sha256=_digest_graph(stage.path))
+            for stage in source.stages
+        ),
+        external={
+            "model": source.path.name,
+            "name": request.name,
+            "version": request.version,
+            "release": request.release,
+            "profiles": [Path(name).name for name in request.profiles],
+            "calibration": Path(str(request.calibration)).name,
+        },
+        builder_id=request.builder_id,
+        host={"machine": platform.machine(), "system": platform.system()},
+    )
+
+
+def _add_times(report: Report, judged: Sequence[JudgedVariant], rehearsal: Rehearsal) -> Report:
+    by_name: Mapping[str, JudgedVariant] = {one.plan.name: one for one in judged}
+    return replace(
+        report,
+        choice=rehearsal.choice.because,
+        variants=tuple(
+            replace(
+                variant,
+                notes=(*variant.notes, *by_name[variant.name].timed_notes),
+                rehearsal=rehearsal.by_variant[variant.name],
+            )
+            for variant in report.variants
+        ),
+    )

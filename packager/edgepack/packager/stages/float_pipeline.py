@@ -1,0 +1,287 @@
+"""The float pipeline on the build host: expected outputs, and what each graph is given."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from edgepack.agent.runtime.opening import open_model_file
+from edgepack.agent.runtime.pipelines import PipelineSession
+from edgepack.agent.runtime.provider_table import CPU_PROVIDER
+from edgepack.agent.runtime.sessions import Session
+from edgepack.bundle.plain_arrays import encode_arrays, read_arrays
+from edgepack.durable import write_file
+from edgepack.errors import BuildError, DeviceError, PictureError
+from edgepack.packager.progress import BuildStep, Progress
+from edgepack.packager.samples.files import RANDOM_PREFIX
+from edgepack.packager.stages.pipeline_file import PipelineSource
+from edgepack.pictures.prepare import load_page
+from edgepack.stages.running import Record, Spec, specs_of
+from edgepack.stages.wiring import Resize, Wiring
+from edgepack.tasks.arrays import Outputs, Tensor
+
+_PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm", ".tif", ".tiff", ".gif")
+_FEWEST = 4
+_MOST_A_STAGE = 160
+"""Inferences of a graph that its ranges and its search use; more tell little more."""
+
+_HELD_OUT = 3
+"""Every third sample is held out for the gate."""
+
+
+class PipelineSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples of a pipeline.
+
+    Attributes:
+        calibration, held_out: Inputs of each sample.
+        names: Names of the files, held-out ones behind the others.
+    """
+
+    calibration: tuple[dict[str, Tensor], ...]
+    held_out: tuple[dict[str, Tensor], ...]
+    names: tuple[str, ...]
+
+
+def digest_samples(samples: Sequence[Mapping[str, Tensor]]) -> str:
+    """Return a SHA-256 over samples in their order, hex."""
+    return hashlib.sha256(b"".join(map(encode_arrays, samples))).hexdigest()
+
+
+def open_pipeline_samples(
+    wiring: Wiring, calibration: object, evaluation: object
+) -> PipelineSamples:
+    """Read the samples: pictures, or `.npz` files with an array for each input.
+
+    Args:
+        wiring: Names the inputs.
+        calibration: Folder of the samples.
+        evaluation: Folder of held-out samples; "" holds out every third sample.
+
+    Raises:
+        BuildError: There are too few samples, or one cannot be read or does not fit.
+    """
+    names, samples = _read_folder(wiring, calibration, "--calibration")
+    if evaluation:
+        more, held_out = _read_folder(wiring, evaluation, "--evaluation")
+        return PipelineSamples(calibration=samples, held_out=held_out, names=(*names, *more))
+    if len(samples) < _FEWEST:
+        raise BuildError(
+            f"{len(samples)} samples cannot be divided, {_FEWEST} are needed at least",
+            found_in=str(calibration),
+            remedy="give 30 to 100 real samples",
+        )
+    places = range(len(samples))
+    order = [place for place in places if place % _HELD_OUT != 1]
+    held = [place for place in places if place % _HELD_OUT == 1]
+    return PipelineSamples(
+        calibration=tuple(samples[place] for place in order),
+        held_out=tuple(samples[place] for place in held),
+        names=tuple(names[place] for place in (*order, *held)),
+    )
+
+
+def _read_folder(
+    wiring: Wiring, given: object, option: str
+) -> tuple[tuple[str, ...], tuple[dict[str, Tensor], ...]]:
+    if not isinstance(given, str | Path) or not given or str(given).startswith(RANDOM_PREFIX):
+        raise BuildError(
+            "a pipeline is built with real samples: its stages see what the stages before give",
+            found_in=option,
+            remedy=f"{option} FOLDER with pictures, or with .npz files that have an array for "
+            "each input",
+        )
+    folder = Path(given)
+    only = wiring.picture if len(wiring.inputs) == 1 else ""
+    wanted = (*_PICTURES, ".npz") if only else (".npz",)
+    paths = sorted(
+        path
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if path.suffix.lower() in wanted
+    )
+    if not paths:
+        raise BuildError(
+            f"no samples in {folder}: no file ends in {', '.join(wanted)}",
+            found_in=option,
+            remedy="name a folder of real samples",
+        )
+    return tuple(path.name for path in paths), tuple(_read(wiring, path, only) for path in paths)
+
+
+def _read(wiring: Wiring, path: Path, only: str) -> dict[str, Tensor]:
+    try:
+        if path.suffix.lower() != ".npz":
+            return {only: load_page(path)}
+        arrays = read_arrays(path, path.stat().st_size)
+    except (PictureError, OSError, ValueError) as error:
+        raise BuildError(
+            f"cannot read the sample {path.name}: {error}", found_in=str(path)
+        ) from error
+    for one in wiring.inputs:
+        found = arrays.get(one.name)
+        if found is None or str(found.dtype) != one.dtype or found.ndim != len(one.shape):
+            have = "is missing" if found is None else f"is {found.dtype} {list(found.shape)}"
+            raise BuildError(
+                f"input '{one.name}' of the sample {path.name} {have}, expected {one.dtype} "
+                f"{list(one.shape)}",
+                found_in=str(path),
+                remedy="write arrays of the inputs with numpy.savez",
+            )
+    return {one.name: arrays[one.name] for one in wiring.inputs}
+
+
+class FloatPipeline:
+    """The float graphs of a pipeline, on ONNX Runtime's CPU provider.
+
+    Args:
+        source: The pipeline.
+
+    Raises:
+        BuildError: A graph cannot run, or two nodes do not fit each other.
+    """
+
+    def __init__(self, source: PipelineSource) -> None:
+        self._source = source
+        self._graphs: dict[str, Session] = {}
+        for stage in source.stages:
+            try:
+                self._graphs[stage.name] = open_model_file(stage.path)
+            except DeviceError as error:
+                raise BuildError(
+                    f"stage '{stage.name}' does not run: {error.problem}",
+                    found_in=str(stage.path),
+                    remedy=error.remedy,
+                ) from error
+        _check_joints(source, self._graphs)
+        self.session = PipelineSession(source.wiring, self._graphs, CPU_PROVIDER)
+
+    def run(
+        self, samples: Sequence[Mapping[str, Tensor]], what: str, progress: Progress
+    ) -> tuple[Outputs, ...]:
+        """Return the outputs for samples."""
+        made = []
+        for number, feeds in enumerate(samples):
+            made.append(self._run(self.session, feeds))
+            progress(BuildStep(what=what, done=number + 1, total=len(samples)))
+        return tuple(made)
+
+    def record(
+        self,
+        stage: str,
+        samples: Sequence[Mapping[str, Tensor]],
+        fixed: Mapping[str, tuple[int, ...]],
+        folder: Path,
+    ) -> int:
+        """Write what a graph is given for samples, an `.npz` file each.
+
+        Args:
+            stage: The stage.
+            samples: Inputs of the pipeline.
+            fixed: Shapes of inputs of the graph that are fixed.
+            folder: Created; at most `_MOST_A_STAGE` files, evenly from all.
+
+        Returns:
+            Number of files.
+        """
+        session = self.session
+        if fixed:
+            session = PipelineSession(self._source.wiring, self._graphs, CPU_PROVIDER)
+            wired = next(one for one in self._source.wiring.stages if one.name == stage)
+            session.fix_shapes({wired.inputs[name]: shape for name, shape in fixed.items()})
+        folder.mkdir(parents=True)
+        thinned = _Thinned(folder)
+
+        def note(name: str, given: Mapping[str, Tensor]) -> None:
+            if name == stage:
+                thinned.add(given)
+
+        for feeds in samples:
+            self._run(session, feeds, note)
+        if not thinned.kept:
+            raise BuildError(
+                f"stage '{stage}' is never run with the {len(samples)} samples for calibration",
+                found_in=str(self._source.path),
+                remedy="give samples that reach the stage",
+            )
+        return len(thinned.kept)
+
+    def _run(
+        self,
+        session: PipelineSession,
+        feeds: Mapping[str, Tensor],
+        record: Record | None = None,
+    ) -> Outputs:
+        try:
+            return session.run(feeds, record)
+        except (DeviceError, ValueError) as error:
+            raise BuildError(
+                f"the float pipeline does not run on a sample: {error}",
+                found_in=str(self._source.path),
+            ) from error
+
+
+class _Thinned:
+    """Files of what a graph is given, evenly from all inferences, `_MOST_A_STAGE` at most."""
+
+    def __init__(self, folder: Path) -> None:
+        self.kept: list[int] = []
+        self._folder = folder
+        self._step = 1
+        self._count = 0
+
+    def add(self, given: Mapping[str, Tensor]) -> None:
+        """Write an inference's tensors, or leave the inference out."""
+        number, self._count = self._count, self._count + 1
+        if number % self._step:
+            return
+        write_file(self._path(number), encode_arrays(given), lasting=False)
+        self.kept.append(number)
+        if len(self.kept) > _MOST_A_STAGE:
+            self._step *= 2
+            for one in self.kept[1::2]:
+                self._path(one).unlink()
+            self.kept = self.kept[::2]
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:08}.npz"
+
+
+def _check_joints(source: PipelineSource, graphs: Mapping[str, Session]) -> None:
+    """Check dtypes and shapes of tensors between stages, and from steps to stages.
+
+    Raises:
+        BuildError: A graph takes another dtype, rank or size than is given.
+    """
+    outputs = {
+        name: {one.name: (one.dtype, one.shape) for one in graph.outputs}
+        for name, graph in graphs.items()
+    }
+    specs = specs_of(source.wiring, outputs)
+    known: dict[str, Spec] = {
+        one.output: ("float32", (1, 3, "", ""))
+        for one in source.wiring.steps
+        if isinstance(one, Resize)
+    }
+    known |= specs
+    for stage in source.wiring.stages:
+        for one in graphs[stage.name].inputs:
+            tensor = stage.inputs[one.name]
+            if tensor not in known:
+                continue
+            dtype, shape = known[tensor]
+            differs = len(shape) != len(one.shape) or any(
+                isinstance(have, int) and isinstance(want, int) and have != want
+                for have, want in zip(shape, one.shape, strict=True)
+            )
+            if dtype != one.dtype or differs:
+                raise BuildError(
+                    f"the tensor '{tensor}' is {dtype} {_sizes(shape)}, and input '{one.name}' of "
+                    f"stage '{stage.name}' takes {one.dtype} {_sizes(one.shape)}",
+                    found_in=str(source.path),
+                    remedy="wire a tensor of the same type and shape, or export one of the graphs "
+                    "again",
+                )
+
+
+def _sizes(shape: Sequence[int | str]) -> str:
+    return f"[{', '.join(str(size) or '?' for size in shape)}]"

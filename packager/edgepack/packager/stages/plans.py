@@ -1,0 +1,66 @@
+"""Variants that a pipeline is built for: a profile for each stage."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from edgepack.errors import BuildError
+from edgepack.packager.profiles.reading import resolve_profile
+from edgepack.packager.stages.pipeline_file import PipelineSource
+
+
+class VariantPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Plan of a variant.
+
+    Attributes:
+        name: Name of the variant.
+        profiles: By stage the profile, name or path.
+    """
+
+    name: str
+    profiles: dict[str, str]
+
+
+def plan_variants(source: PipelineSource, profiles: Sequence[str]) -> tuple[VariantPlan, ...]:
+    """Return the variants of the pipeline's file, then one for each profile of the request.
+
+    Args:
+        source: The pipeline.
+        profiles: Profiles that are used for all stages.
+
+    Raises:
+        BuildError: There is no variant, a name is there twice, or a variant names an unknown stage.
+        ProfileError: A profile does not exist.
+    """
+    stages = [stage.name for stage in source.stages]
+    plans = []
+    for section in source.variants:
+        for stage in section.stages:
+            if stage not in stages:
+                raise BuildError(
+                    f"variant '{section.name}' names the stage '{stage}', which does not exist",
+                    found_in=f"{source.path}, [[variant]] {section.name}",
+                    remedy=f"the {len(stages)} stages are {', '.join(stages)}",
+                )
+        chosen = {stage: section.stages.get(stage, section.others) for stage in stages}
+        plans.append(VariantPlan(name=section.name, profiles=chosen))
+    for profile in profiles:
+        name = resolve_profile(profile, {}).name
+        plans.append(VariantPlan(name=name, profiles=dict.fromkeys(stages, profile)))
+    names = [plan.name for plan in plans]
+    if not names:
+        raise BuildError(
+            "no profile was named: for which hardware is the bundle?",
+            found_in=str(source.path),
+            remedy="--profile cpu, or [[variant]] with a profile for each stage",
+        )
+    if len(set(names)) < len(names):
+        raise BuildError(
+            f"two of the {len(names)} variants have one name: {', '.join(sorted(names))}",
+            found_in=str(source.path),
+            remedy="give each [[variant]] a name that is no profile of --profile",
+        )
+    for plan in plans:
+        for profile in plan.profiles.values():
+            resolve_profile(profile, {})
+    return tuple(plans)

@@ -1,0 +1,123 @@
+"""Variants of single stages: each graph is built like a model of its own.
+
+A stage's samples are what the float pipeline gives it. Its own gate only steers its search, with
+its part of the pipeline's budget: the gate at the end of the pipeline decides.
+"""
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from edgepack.errors import BuildError
+from edgepack.packager.boards.reach import Boards
+from edgepack.packager.bundling.prepared_variant import PreparedVariant
+from edgepack.packager.pipeline.build_samples import OpenedBuild, open_build_samples
+from edgepack.packager.pipeline.check_request import check_request
+from edgepack.packager.pipeline.open_model import open_model
+from edgepack.packager.pipeline.request import BuildRequest
+from edgepack.packager.pipeline.variants import prepare_variants
+from edgepack.packager.profiles.reading import resolve_profile
+from edgepack.packager.progress import Progress, for_profile
+from edgepack.packager.runtime.provider_process import ProviderProcess
+from edgepack.packager.stages.float_pipeline import FloatPipeline, PipelineSamples
+from edgepack.packager.stages.pipeline_file import PipelineSource, StageSource
+
+
+class StageBuilder:
+    """Builds stages for profiles, each pair once.
+
+    Args:
+        source: The pipeline.
+        request: The request of the whole build.
+        floats: The float pipeline.
+        samples: Samples; only those for calibration are used.
+        work: Folder for everything that is written.
+        progress: Called for each step.
+    """
+
+    def __init__(
+        self,
+        source: PipelineSource,
+        request: BuildRequest,
+        floats: FloatPipeline,
+        samples: PipelineSamples,
+        work: Path,
+        progress: Progress,
+    ) -> None:
+        self._source, self._request, self._floats = source, request, floats
+        self._samples, self._work, self._progress = samples, work, progress
+        self._built: dict[tuple[str, str], PreparedVariant] = {}
+        self._recorded: dict[tuple[str, bool], Path] = {}
+
+    def build(self, stage: str, profile: str) -> PreparedVariant:
+        """Return the variant of a stage for a profile.
+
+        Raises:
+            EdgepackError: The profile does not exist, or its variant cannot be made; the error
+                names stage and profile.
+        """
+        found = self._built.get((stage, profile))
+        if found is None:
+            found = self._built[stage, profile] = self._build(stage, profile)
+        return found
+
+    def _build(self, stage: str, profile: str) -> PreparedVariant:
+        graph = next(one for one in self._source.stages if one.name == stage)
+        settings = resolve_profile(profile, {})
+        name = settings.name
+        folder = self._work / f"{stage}.{name}"
+        folder.mkdir(parents=True)
+        shapes = graph.shapes if settings.limits.static_shapes else {}
+        request = BuildRequest(
+            model=graph.path,
+            output=folder / f"{stage}-{self._request.version}",
+            name=stage,
+            version=self._request.version,
+            release=self._request.release,
+            profiles=(str(self._share_budget(profile, name, folder)),),
+            key=self._request.key,
+            calibration=str(self._record(graph, is_fixed=bool(shapes))),
+            shapes=shapes,
+            prefer=self._request.prefer,
+            trust_config=self._request.trust_config,
+            leave_out_pictures=True,
+            allow_degraded=True,
+        )
+        told = for_profile(self._progress, f"{stage}, {name}")
+        try:
+            return _prepare(request, folder / "work", told)
+        except BuildError as error:
+            error.problem = f"stage '{stage}', profile '{name}': {error.problem}"
+            raise
+
+    def _share_budget(self, profile: str, name: str, folder: Path) -> Path:
+        """Write the profile with the stage's part of the pipeline's budget."""
+        keep = 1.0 - (1.0 - self._source.keep) / len(self._source.stages)
+        parent = str(Path(profile).resolve()) if profile.endswith(".toml") else profile
+        path = folder / f"{name}.toml"
+        path.write_text(
+            f'[profile]\nname = "{name}"\nextends = "{parent}"\n'
+            f"[gates.accuracy.any]\nkeep = {keep!r}\n"
+        )
+        return path
+
+    def _record(self, graph: StageSource, *, is_fixed: bool) -> Path:
+        key = (graph.name, is_fixed)
+        if key not in self._recorded:
+            folder = self._work / f"{graph.name}.samples-{'fixed' if is_fixed else 'free'}"
+            fixed = graph.shapes if is_fixed else {}
+            self._floats.record(graph.name, self._samples.calibration, fixed, folder)
+            self._recorded[key] = folder
+        return self._recorded[key]
+
+
+def _prepare(request: BuildRequest, work: Path, progress: Progress) -> PreparedVariant:
+    """Run the steps of a build of a single model up to its variant."""
+    work.mkdir()
+    with Boards(progress) as boards, ProviderProcess() as process:
+        checked = check_request(request, boards)
+        checked = replace(checked, combinations=checked.combinations[:1])
+        source = open_model(request, checked.profiles, work, progress)
+        samples = open_build_samples(request, source, checked.profiles, work, progress)
+        opened = OpenedBuild(request=request, source=source, samples=samples)
+        return prepare_variants(opened, checked, work, process, progress).variants[0]

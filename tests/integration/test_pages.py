@@ -1,0 +1,94 @@
+"""PP-OCR's detector, orientation classifier and recognizer as one bundle, from the build to pages
+that an application reads.
+"""
+
+import json
+import shutil
+from importlib import util
+from pathlib import Path
+
+import msgspec
+import pytest
+from PIL import Image
+
+from edgepack.agent import open_model
+from edgepack.bundle.manifest import decode_manifest
+from tests.integration.pages import READ_BY_RAPIDOCR, draw_page, save_pages
+from tests.integration.picture_builds import edgepack, install
+from tests.simulators.model_server import ModelServer
+from tests.unit.pictures.drawn import encoded
+
+_EXAMPLE = Path(__file__).parents[2] / "examples" / "pages" / "pipeline.toml"
+_SMALL = 'fit = "page"\nleast_side = 320\n'
+_VARIANTS = """
+[[variant]]
+name = "npu-turns"
+stages = { turn = "qnn-htp" }
+"""
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory, key: Path) -> Path:
+    """Return the bundle of the pipeline: all stages float, and the classifier on an NPU."""
+    folder = tmp_path_factory.mktemp("pages")
+    spec = util.find_spec("rapidocr_onnxruntime")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    for model in Path(spec.submodule_search_locations[0], "models").glob("*.onnx"):
+        shutil.copy(model, folder)
+    text = _EXAMPLE.read_text().replace('output = "page"\n', f'output = "page"\n{_SMALL}')
+    (folder / "pipeline.toml").write_text(text.replace("736, 960", "320, 640") + _VARIANTS)
+    edgepack(
+        *("build", folder, "--profile", "fp32", "--calibration", save_pages(folder / "samples")),
+        *("--key", key, "-o", folder / "reader-1.0.0"),
+    )
+    return folder / "reader-1.0.0"
+
+
+@pytest.fixture(scope="module")
+def device(bundle: Path, key: Path) -> Path:
+    """Return the state folder of a device that runs the pipeline."""
+    state = bundle.parent / "state"
+    install(bundle, key, state)
+    return state
+
+
+def test_bundle_holds_each_stage_once_and_its_variants_share_stages(bundle: Path) -> None:
+    manifest = decode_manifest((bundle / "manifest.json").read_bytes())
+    stages = {variant.name: [part.name for part in variant.parts] for variant in manifest.variants}
+    assert stages == {"npu-turns": ["fp32", "qnn-htp", "fp32"], "fp32": ["fp32"] * 3}
+    folders = sorted(path.name for path in (bundle / "model").iterdir())
+    assert folders == ["detect.fp32", "read.fp32", "turn.fp32", "turn.qnn-htp"]
+    accuracy = {variant.name: variant.facts.accuracy for variant in manifest.variants}
+    assert [one.value for one in accuracy.values()] == [1.0, 1.0]
+    assert accuracy["npu-turns"].provider == "QNNExecutionProvider"
+    package = json.loads((bundle / "manifest.json").read_bytes())
+    assert sorted(package["components"]) == ["detect", "read", "turn"]
+
+
+def test_pages_are_read_as_rapidocr_reads_them(device: Path) -> None:
+    with open_model("reader", device, threads=1) as model:
+        answers = [model.run_image(draw_page(page)) for page in range(len(READ_BY_RAPIDOCR))]
+        assert model.read(draw_page(0)) == answers[0].text
+    found = [tuple(line.text for line in answer.lines) for answer in answers]
+    assert found == list(READ_BY_RAPIDOCR)
+    assert answers[1].text == "\n".join(READ_BY_RAPIDOCR[1])
+    left, right = answers[1].lines[0].corners[0], answers[1].lines[0].corners[1]
+    assert left == pytest.approx((14.0, 14.0), abs=8)
+    assert right[0] > 200
+
+
+def test_model_server_reads_a_page(device: Path) -> None:
+    with open_model("reader", device, threads=1) as model:
+        answer = model.run_image(draw_page(4))
+    server = ModelServer(device.parent)
+    server.start()
+    page = encoded(Image.fromarray(draw_page(4)))
+    told = server.ask("POST", "/v2/models/reader/image", page).value
+    described = server.ask("GET", "/v2/models/reader").value
+    assert server.stop() == 0, server.said()
+    assert told["text"] == answer.text == "\n".join(READ_BY_RAPIDOCR[4])
+    assert told["lines"] == json.loads(msgspec.json.encode(answer.lines))
+    assert (told["width"], told["height"]) == (400, 200)
+    assert [one["name"] for one in described["outputs"]] == ["boxes", "texts", "scores"]
+    assert described["inputs"][0]["shape"] == [1, -1, -1, 3]

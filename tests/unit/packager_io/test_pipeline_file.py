@@ -1,0 +1,142 @@
+"""A pipeline's file: what is rejected, with the stage, the tensor and the numbers."""
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from edgepack.errors import BuildError
+from edgepack.packager.stages.float_pipeline import FloatPipeline, open_pipeline_samples
+from edgepack.packager.stages.pipeline_file import read_pipeline
+from edgepack.packager.stages.plans import plan_variants
+from edgepack.stages.wiring import StageWiring, Wiring, order_nodes
+
+_PIPELINE = """
+[pipeline]
+task = "values"
+outputs = ["end"]
+[inputs.start]
+kind = "tensor"
+dtype = "float32"
+shape = [1, 4]
+[[stage]]
+name = "first"
+model = "first.onnx"
+inputs = { x = "start" }
+outputs = { y = "middle" }
+[[stage]]
+name = "second"
+model = "second.onnx"
+inputs = { x = "middle" }
+outputs = { y = "end" }
+"""
+
+
+def save_graph(path: Path, size: int = 4, dtype: int = TensorProto.FLOAT) -> None:
+    """Write a graph `y = x + x` of [1, size]."""
+    ends = [helper.make_tensor_value_info(name, dtype, [1, size]) for name in "xy"]
+    node = helper.make_node("Add", ["x", "x"], ["y"], name="add")
+    graph = helper.make_graph([node], path.stem, ends[:1], ends[1:])
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with two graphs."""
+    save_graph(tmp_path / "first.onnx")
+    save_graph(tmp_path / "second.onnx")
+    return tmp_path
+
+
+def write(folder: Path, *changes: tuple[str, str], more: str = "") -> Path:
+    """Write the pipeline with changes of its text."""
+    text = _PIPELINE
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path = folder / "pipeline.toml"
+    path.write_text(text + more)
+    return path
+
+
+def test_stages_are_ordered_by_their_tensors(folder: Path) -> None:
+    source = read_pipeline(write(folder))
+    wiring = Wiring(
+        inputs=source.wiring.inputs,
+        outputs=source.wiring.outputs,
+        stages=source.wiring.stages[::-1],
+    )
+    nodes = order_nodes(wiring)
+    assert [one.name for one in nodes if isinstance(one, StageWiring)] == ["first", "second"]
+    names = [plan.name for plan in plan_variants(source, ["fp32", "cpu"])]
+    assert names == ["fp32", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "facts"),
+    [
+        (('x = "middle"', 'x = "lost"'), "", ("'lost'", "stage 'second'", "3 tensors", "middle")),
+        (('y = "end"', 'y = "middle"'), "", ("'middle'", "stage 'first'", "stage 'second'")),
+        (('x = "start"', 'x = "end"'), "", ("2 nodes wait", "'first'", "'second'", "cycle")),
+        (("second.onnx", "gone.onnx"), "", ("stage 'second'", "gone.onnx", "does not exist")),
+        (('{ x = "middle" }', '{ z = "middle" }'), "", ("no input 'z'", "its inputs are x")),
+        (('name = "second"', 'name = "first"'), "", ("2 stages", "'first'")),
+        (('task = "values"', 'task = "poems"'), "", ("'poems'", "values")),
+        (("[1, 4]", "[1, 4]\nsize = 3"), "", ("size",)),
+        (
+            ("", ""),
+            '[[step]]\nkind = "blur"\ninput = "middle"\noutput = "b"\n',
+            ("'blur'", "step 1 of 1", "resize", "ctc"),
+        ),
+        (
+            ("", ""),
+            '[[step]]\nkind = "resize"\ninput = "middle"\noutput = "b"\n',
+            ("'middle'", "no picture"),
+        ),
+        (
+            ('outputs = ["end"]', 'outputs = ["texts"]'),
+            '[[step]]\nkind = "ctc"\ninput = "end"\noutput = "texts"\n',
+            ("0 characters", "4 classes", "stage 'second'"),
+        ),
+        (
+            ("", ""),
+            '[[variant]]\nname = "v"\nstages = { third = "cpu" }\n',
+            ("'third'", "first, second"),
+        ),
+    ],
+)
+def test_wrong_pipelines_are_rejected(
+    folder: Path, change: tuple[str, str], more: str, facts: tuple[str, ...]
+) -> None:
+    path = write(folder, change, more=more)
+    with pytest.raises(BuildError) as caught:
+        plan_variants(read_pipeline(path), ["fp32"])
+    told = str(caught.value)
+    assert all(fact in told for fact in facts), told
+    assert str(path) in told
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "facts"),
+    [
+        (5, TensorProto.FLOAT, ("'middle'", "float32 [1, 4]", "'second'", "float32 [1, 5]")),
+        (4, TensorProto.DOUBLE, ("float32 [1, 4]", "float64 [1, 4]")),
+    ],
+)
+def test_stages_that_do_not_fit_each_other_are_rejected(
+    folder: Path, size: int, dtype: int, facts: tuple[str, ...]
+) -> None:
+    save_graph(folder / "second.onnx", size, dtype)
+    with pytest.raises(BuildError) as caught:
+        FloatPipeline(read_pipeline(write(folder)))
+    assert all(fact in str(caught.value) for fact in facts), caught.value
+
+
+def test_samples_are_real_and_complete(folder: Path) -> None:
+    wiring = read_pipeline(write(folder)).wiring
+    with pytest.raises(BuildError, match="real samples"):
+        open_pipeline_samples(wiring, "random:8", "")
+    with pytest.raises(BuildError, match=r"no samples in .*\.npz"):
+        open_pipeline_samples(wiring, str(folder), "")
