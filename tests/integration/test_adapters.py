@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from edgepack.agent import open_model
+from edgepack.agent.serving import adapters
+from edgepack.bundle.archive import read_head
 from edgepack.bundle.keys import PrivateKey
+from edgepack.bundle.manifest import decode_manifest
 from edgepack.errors import DeviceError
 from tests.simulators import warm_programs
 from tests.simulators.adapters import (
@@ -33,21 +36,35 @@ def install(device: Device, bundle: Path, code: int = 0) -> str:
     return ended.stderr
 
 
+@pytest.fixture(scope="module")
+def bundles(
+    tmp_path_factory: pytest.TempPathFactory, release_keys: tuple[PrivateKey, Path]
+) -> dict[str, Path]:
+    """Return a base, two adapters for it, and the base with the adapter in its weights."""
+    folder, key = tmp_path_factory.mktemp("bundles"), release_keys[1].with_suffix(".key")
+    base = build_base(key, folder / "chat-1.0.0.edgepack", LLAMA, "--adapters")
+    merged = merge_adapter(folder / "merged")
+    return {
+        "chat": base,
+        "merged": build_base(key, folder / "merged-1.0.0.edgepack", merged),
+        "support": build_adapter(key, folder / "support-1.0.0.edgepack", base),
+        "sales": build_adapter(key, folder / "sales-1.0.0.edgepack", base),
+    }
+
+
 def test_adapter_is_built_installed_and_chosen_by_its_name(
-    tmp_path: Path, release_keys: tuple[PrivateKey, Path]
+    tmp_path: Path,
+    release_keys: tuple[PrivateKey, Path],
+    bundles: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     private, port = release_keys[1].with_suffix(".key"), free_port()
-    base = build_base(private, tmp_path / "chat-1.0.0.edgepack", LLAMA, "--adapters")
-    merged = build_base(
-        private, tmp_path / "merged-1.0.0.edgepack", merge_adapter(tmp_path / "merged")
-    )
-    adapter = build_adapter(private, tmp_path / "support-1.0.0.edgepack", base)
     device = Device(tmp_path / "device", "mqtt://127.0.0.1:1", release_keys[1])
     with device.config.open("a") as config:
         config.write(f'[server]\nenabled = true\nlisten = "{port}"\n[providers]\nthreads = 1\n')
     with running(device):
-        assert "no release of 'chat' serves" in install(device, adapter, 1)
-        for bundle in (base, adapter, merged):
+        assert "no release of 'chat' serves" in install(device, bundles["support"], 1)
+        for bundle in bundles.values():
             install(device, bundle)
         wanted = {}
         for name in ("chat", "merged"):
@@ -57,15 +74,25 @@ def test_adapter_is_built_installed_and_chosen_by_its_name(
         assert not wanted["chat"].startswith("Sure!")
         with open_model("chat", device.state_dir, threads=1) as model:
             settings: dict[str, Any] = {"temperature": 0.0, "max_tokens": 40}
-            first = model.generate(MESSAGES, adapter="support", **settings)
-            second = model.generate(MESSAGES, **settings)
-            pieces = list(zip(first, second, strict=False))
-            assert first.bundle.name == "support"
-            together = ["".join(piece.text for piece in text) for text in zip(*pieces, strict=True)]
-            assert wanted["merged"].startswith(together[0])
-            assert wanted["chat"].startswith(together[1])
-            with pytest.raises(ValueError, match=r"no adapter 'sales'.* which has support"):
-                model.generate(MESSAGES, adapter="sales")
+            names = ("support", None, "sales")
+            texts = [model.generate(MESSAGES, adapter=name, **settings) for name in names]
+            assert [one.bundle.name for one in texts] == ["support", "chat", "sales"]
+            written = ["", "", ""]
+            while any(pieces := [next(one, None) for one in texts]):  # Token by token, in turn.
+                written = [
+                    f"{one}{piece.text if piece else ''}"
+                    for one, piece in zip(written, pieces, strict=True)
+                ]
+            assert written == [wanted["merged"], wanted["chat"], wanted["merged"]]
+            with pytest.raises(ValueError, match=r"no adapter 'law'.* which has sales, support"):
+                model.generate(MESSAGES, adapter="law")
+        monkeypatch.setattr(adapters, "available_bytes", lambda: 1000)
+        with (
+            open_model("chat", device.state_dir, threads=1) as model,
+            pytest.raises(DeviceError, match=r"needs \d+ bytes of memory .* and 1000 are free"),
+        ):
+            model.generate(MESSAGES, adapter="support")
+        monkeypatch.undo()
         with pytest.raises(DeviceError, match="'support' is an adapter for 'chat'"):
             open_model("support", device.state_dir)
         url = f"http://127.0.0.1:{port}/v1"
@@ -74,8 +101,8 @@ def test_adapter_is_built_installed_and_chosen_by_its_name(
             def listed() -> dict[str, str | None]:
                 return {one.id: getattr(one, "parent", None) for one in client.models.list()}
 
-            wait_until(lambda: len(listed()) == 3, device.said)
-            assert listed() == {"chat": None, "support": "chat", "merged": None}
+            wait_until(lambda: len(listed()) == 4, device.said)
+            assert listed() == {"chat": None, "support": "chat", "sales": "chat", "merged": None}
             assert client.models.retrieve("support").parent == "chat"
             for name, text in (("chat", wanted["chat"]), ("support", wanted["merged"])):
                 answer = client.chat.completions.create(model=name, messages=MESSAGES, **settings)
@@ -96,3 +123,27 @@ def test_adapter_is_built_installed_and_chosen_by_its_name(
         assert journal is not None
         assert "chat 1.1.0" in journal.because
         assert "support 1.0.0 is for chat 1.0.0" in journal.because
+
+
+def test_device_rejects_more_adapters_than_its_memory_holds(
+    tmp_path: Path, release_keys: tuple[PrivateKey, Path], bundles: dict[str, Path]
+) -> None:
+    sizes = {}
+    for name in ("chat", "support"):
+        manifest = decode_manifest(read_head(bundles[name]).manifest_bytes)
+        sizes[name] = manifest.memory_bytes("fp32")
+    limit = sum(sizes.values()) + 1000
+    device = Device(tmp_path, "mqtt://127.0.0.1:1", release_keys[1], memory_bytes=limit)
+    for name in ("chat", "support"):
+        install(device, bundles[name])
+    because = install(device, bundles["sales"], 1)
+    assert f"the model needs {sizes['support']} bytes beside {sizes['chat']} of chat" in because
+    assert f"{limit} bytes are allowed" in because
+    command = [sys.executable, "-m", "edgepack.agent.cli"]
+    at = ("--config", str(device.config))
+    for words, wanted in (
+        (("generate", "chat", "Tell me what chmod does.", "--adapter", "support"), "Sure!"),
+        (("bench", "support", "--seconds", "0.1"), "'support' is an adapter for 'chat'"),
+    ):
+        ended = warm_programs.run([*command, *words, *at], capture_output=True, text=True)
+        assert wanted in ended.stdout + ended.stderr

@@ -203,6 +203,11 @@ def _describe(manifest: Manifest) -> str:
         tools = ", ".join(f"{name} {version}" for name, version in sorted(facts.tools.items()))
         lines.append(f"made with:    {tools}")
     lines += _describe_generation(facts.generation)
+    if (adapter := facts.adapter) is not None:
+        lines.append(
+            f"adapter:      for {adapter.words}, rank {adapter.rank}, of "
+            f"{', '.join(adapter.modules)}"
+        )
     lines += _describe_tensors(facts.description)
     lines += ["", *_table([_HEADINGS, *(_row(variant) for variant in manifest.variants)]), ""]
     if plain := [line for variant in manifest.variants for line in _plain_runtime(variant)]:
@@ -221,6 +226,7 @@ def _describe_generation(texts: Generation | None) -> Iterator[str]:
         yield (
             f"texts:        context {texts.context:,} tokens of {texts.vocabulary:,}, cache "
             f"{_size(texts.cache_bytes_per_token)} a token, {_size(texts.cache_bytes)} when full"
+            f"{'; with places for adapters' if texts.adapters is not None else ''}"
         )
 
 

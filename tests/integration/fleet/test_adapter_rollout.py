@@ -67,6 +67,9 @@ def test_adapter_is_rolled_out_to_a_fleet_of_three_and_rolled_back(
     view = fleet.wait_for(back.rollout, "FINISHED", "PAUSED")
     assert view.counts == {"COMMITTED": len(DEVICES)}, view
     assert versions(fleet, "support") == dict.fromkeys(DEVICES, "1.0.0")
-    for device in DEVICES:
+    late = "cam-4"  # Both orders come at once: the adapter waits for its base.
+    start_agent(fleet, late)
+    fleet.wait_until(lambda: versions(fleet, "support").get(late) == "1.0.0", "the late one has it")
+    for device in (*DEVICES, late):
         text, version = write(tmp_path / device, "support")
         assert (text[:5], version) == ("Sure!", "1.0.0")

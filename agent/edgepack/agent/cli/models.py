@@ -252,7 +252,7 @@ def eim(
       edgepack-agent eim defects -o defects.eim
     """
     from edgepack.agent.cli.other_fleet import agent_program, write_program
-    from edgepack.agent.model_commands.serving import find_serving
+    from edgepack.agent.model_commands.serving import find_runnable
 
     place = _place(config_path, state_dir).resolve()
     if listen is not None:
@@ -260,7 +260,7 @@ def eim(
 
         serve_eim(name, place, listen, threads=_threads(config_path))
         return
-    find_serving(place, name)
+    find_runnable(place, name)
     command = shlex.join([*agent_program(), "eim", name, "--state-dir", str(place), "--listen"])
     output = output or Path(f"{name}.eim")
     write_program(output, f'#!/bin/sh\nexec {command} "$1"\n')

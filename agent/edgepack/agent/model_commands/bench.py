@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.model_commands.serving import find_serving
+from edgepack.agent.model_commands.serving import find_runnable
 from edgepack.agent.runtime.child import run_child
 from edgepack.agent.state.state_file import read_regular
 from edgepack.agent.telemetry.counts import read_counts
@@ -95,7 +95,7 @@ def measure(state_dir: Path, name: str, *, seconds: float, threads: int) -> Benc
     Raises:
         DeviceError: Nothing serves, or the variant cannot run.
     """
-    pointer = find_serving(state_dir, name)
+    pointer = find_runnable(state_dir, name)
     choice = pointer.choice
     request = BenchRequest(
         state_dir=str(state_dir.resolve()),

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from edgepack.agent.model_commands.serving import find_serving
+from edgepack.agent.model_commands.serving import find_runnable
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor
 from edgepack.agent.runtime.slot_opening import open_slot
 from edgepack.bundle.golden_pictures import SUFFIXES
@@ -80,7 +80,7 @@ def infer(
         EdgepackError: Nothing serves, the variant cannot run, the arrays do not fit, or the model
             takes no pictures.
     """
-    pointer = find_serving(state_dir, name)
+    pointer = find_runnable(state_dir, name)
     given = None if file.suffix.lower() in SUFFIXES else _read(file)
     opened = open_slot(state_dir, pointer.digest, pointer.choice.chosen, threads=threads)
     inputs, described = opened.session.inputs, opened.manifest.facts.description

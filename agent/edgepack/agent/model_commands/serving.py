@@ -33,3 +33,22 @@ def find_serving(state_dir: Path, name: str) -> ActivePointer:
             remedy="name a model that serves, or install one: edgepack-agent install BUNDLE",
         )
     return pointer
+
+
+def find_runnable(state_dir: Path, name: str) -> ActivePointer:
+    """Return the pointer to the serving release of a model that runs by itself.
+
+    Args:
+        state_dir: The agent's state folder.
+        name: The model.
+
+    Raises:
+        DeviceError: See `find_serving`; or the model is an adapter.
+    """
+    pointer = find_serving(state_dir, name)
+    if pointer.base:
+        raise DeviceError(
+            f"'{name}' is an adapter for '{pointer.base}', not a model by itself",
+            remedy=f"edgepack-agent generate {pointer.base} PROMPT --adapter {name}",
+        )
+    return pointer

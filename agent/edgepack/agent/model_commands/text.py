@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.generation.texts import TextModel, TextRequest
-from edgepack.agent.model_commands.serving import find_serving
+from edgepack.agent.model_commands.serving import find_runnable
 from edgepack.agent.runtime.slot_opening import open_slot
 from edgepack.agent.serving.adapters import adapt_texts, find_adapter
 from edgepack.errors import DeviceError
@@ -59,7 +59,7 @@ def write_text(
         EdgepackError: Nothing serves, the variant cannot run, the model writes no texts, or the
             prompt does not fit.
     """
-    pointer = find_serving(state_dir, name)
+    pointer = find_runnable(state_dir, name)
     opened = open_slot(state_dir, pointer.digest, pointer.choice.chosen, threads=threads)
     if not opened.assets:
         raise DeviceError(

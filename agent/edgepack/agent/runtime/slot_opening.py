@@ -51,8 +51,8 @@ def open_slot(state_dir: Path, digest: str, variant: str, *, threads: int) -> Op
 
     Raises:
         BundleError: The files differ from the installed files.
-        DeviceError: The provider is not here, or fails, the disk cannot be read now, or the files
-            cannot be decrypted.
+        DeviceError: The provider is not here, or fails, the disk cannot be read now, the files
+            cannot be decrypted, or the bundle is an adapter.
     """
     folder = slot_folder(state_dir, digest)
     try:
@@ -64,6 +64,12 @@ def open_slot(state_dir: Path, digest: str, variant: str, *, threads: int) -> Op
             found_in=str(error.filename or folder),
             remedy="check the disk; the files need not be damaged",
         ) from error
+    if (adapter := manifest.facts.adapter) is not None:
+        name = manifest.facts.name
+        raise DeviceError(
+            f"'{name}' is an adapter for '{adapter.base}', not a model by itself",
+            remedy=f"open_model({adapter.base!r}).generate(…, adapter={name!r})",
+        )
     found = manifest.variant(variant)
     key_file = os.environ.get(KEY_VARIABLE) or read_key_file(state_dir)
     with plain_files(folder, found, key_file, manifest) as plain:

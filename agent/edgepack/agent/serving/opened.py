@@ -23,7 +23,6 @@ from edgepack.agent.state.slot_lock import SlotLock, lock_for_session
 from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry.record import Record
 from edgepack.bundle.features import shifted
-from edgepack.errors import DeviceError
 
 _FEW = 4096
 """Values that are searched as bytes: half the time of `all`."""
@@ -258,11 +257,6 @@ def open_release(
         DeviceError: The provider is not here, or fails, the files cannot be decrypted, or the
             release is an adapter.
     """
-    if pointer.base:
-        raise DeviceError(
-            f"'{pointer.bundle.name}' is an adapter for '{pointer.base}', not a model by itself",
-            remedy=f"open_model({pointer.base!r}).generate(…, adapter={pointer.bundle.name!r})",
-        )
     opened = open_slot(state_dir, pointer.digest, pointer.choice.chosen, threads=threads)
     facts = opened.manifest.facts
     reference = shifted(facts.reference, opened.variant.facts.confidence)

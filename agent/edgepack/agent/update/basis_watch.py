@@ -14,6 +14,7 @@ from edgepack.agent.update.remembering import title_variant
 from edgepack.agent.update.transitions import MAX_TEXT, Transitions
 from edgepack.agent.watch.observed import Observed
 from edgepack.agent.watch.table import ROWS, Symptom
+from edgepack.errors import DeviceError
 from edgepack.wire.orders import RunModel
 from edgepack.wire.reports import Choice, Watched
 
@@ -104,7 +105,10 @@ class BasisWatch:
         providers = context.deps.config.providers
         if pointer is None or not pointer.committed:
             return ""
-        changed = describe_change(pointer.basis, context.basis(pointer.base))
+        try:
+            changed = describe_change(pointer.basis, context.basis(pointer.base))
+        except DeviceError:  # The pointer of an adapter's base cannot be read now.
+            return ""
         verdict = ROWS["basis"].judge(Observed(is_soaking=False, basis=changed))
         if verdict.answer != "proven" or why_nothing_runs(facts.providers, providers.allow):
             return ""  # `Models` reports the latter, and has this done again.

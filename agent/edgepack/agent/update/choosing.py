@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
@@ -104,8 +103,8 @@ def choose_again(
         return msgspec.structs.replace(
             pointer.choice, chosen="", provider="", because=error.problem, probes=(), rejected={}
         )
-    state_dir = Path(deps.config.state_dir)
-    matches = match_here(manifest, context.facts, deps.config.providers, deps.trust, state_dir)
+    providers = deps.config.providers
+    matches = match_here(manifest, context.facts, providers, deps.trust, deps.state_dir)
     rejected, probes = dict(matches.rejected), []
     for variant in matches.candidates:
         key = (digest, variant.name)

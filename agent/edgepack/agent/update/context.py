@@ -200,8 +200,7 @@ class UpdateContext:
             base: Name of an adapter's base; "" for a model that runs by itself.
         """
         config = self.deps.config
-        own = basis_of(self.facts, config.providers)
-        return own | base_basis(Path(config.state_dir), base)
+        return basis_of(self.facts, config.providers) | base_basis(self.deps.state_dir, base)
 
     def now(self) -> float:
         """Return monotonic clock, seconds."""

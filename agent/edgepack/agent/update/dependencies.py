@@ -169,6 +169,9 @@ class Neighbours(Protocol):
     def coming_bytes(self) -> int:
         """Return the memory of the releases that updates will add."""
 
+    def is_coming(self, digest: str) -> bool:
+        """Return True if an update of another model to a bundle is under way."""
+
     def changes_firmware(self) -> str:
         """Return the model whose update has changed firmware or agent; "" without an update."""
 

@@ -116,6 +116,23 @@ def _judge_later(context: UpdateContext, wait: Wait) -> Wait:
     return Wait(seconds=MEMORY_WAIT_S, because=wait.because)
 
 
+def _wait_for_base(context: UpdateContext, manifest: Manifest) -> Wait | None:
+    """Return a wait while the base of an adapter is on its way; None if the base serves, or for
+    another model.
+
+    Raises:
+        DeviceError: Another release of the base serves, or none, and none is on its way.
+    """
+    try:
+        find_base(context.deps.state_dir, manifest)
+    except DeviceError:
+        adapter = manifest.facts.adapter
+        if adapter is None or not context.model.others.is_coming(adapter.base_digest):
+            raise
+        return Wait(seconds=MEMORY_WAIT_S, because=f"waits until its base {adapter.words} serves")
+    return None
+
+
 def _judge_bundle(
     context: UpdateContext, signature: bytes, content: bytes, pointer: ActivePointer | None
 ) -> Step:
@@ -128,8 +145,9 @@ def _judge_bundle(
     check_readable(manifest, deps.config.decryption_key)
     facts = context.read_facts()
     config = deps.config
-    find_base(Path(config.state_dir), manifest)  # Its error has the numbers of both releases.
-    matches = match_here(manifest, facts, config.providers, deps.trust, Path(config.state_dir))
+    if wait := _wait_for_base(context, manifest):
+        return wait
+    matches = match_here(manifest, facts, config.providers, deps.trust, deps.state_dir)
     rejected = matches.rejected | dict(_find_unsupported(context, matches.candidates))
     names = tuple(one.name for one in matches.candidates if one.name not in rejected)
     if not names:

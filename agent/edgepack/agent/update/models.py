@@ -432,6 +432,10 @@ class _Others:
         """Return the memory of the releases that updates will add."""
         return sum(one.coming_bytes() for one in self._each())
 
+    def is_coming(self, digest: str) -> bool:
+        """Return True if an update of another model to a bundle is under way."""
+        return any(one.is_coming(digest) for one in self._each())
+
     def changes_firmware(self) -> str:
         """Return the model whose update has changed firmware or agent; "" without an update."""
         return next((one.name for one in self._each() if one.changes_firmware), "")

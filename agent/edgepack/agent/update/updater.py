@@ -189,6 +189,13 @@ class Updater:
         is_coming = self.journal.state not in (*RESTING, "OFFERED", "REMOVING")
         return self.journal.memory_bytes if is_coming else 0
 
+    def is_coming(self, digest: str) -> bool:
+        """Return True if an update to a bundle is under way, and does not serve yet."""
+        journal = self.journal
+        is_moving = journal.state not in (*RESTING, "REMOVING")
+        offer = journal.offer
+        return is_moving and isinstance(offer, RunModel) and offer.bundle.digest == digest
+
     def start(self) -> None:
         """Continue at the journal's state, after the agent has started.
 

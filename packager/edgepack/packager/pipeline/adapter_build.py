@@ -156,7 +156,7 @@ def _read_base(folder: Path, request: BuildRequest) -> _Base:
         raise BuildError(
             "the base is encrypted, and its variants cannot be measured",
             found_in=found_in,
-            remedy="give the same release before it was encrypted",
+            remedy="build and roll out the base without --encrypt-to; the adapter may have it",
         )
     places = facts.generation.adapters if facts.generation is not None else None
     if places is None:
