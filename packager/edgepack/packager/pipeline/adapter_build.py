@@ -65,6 +65,10 @@ _PROFILE = "cpu-int4"
 """Its budgets decide: budgets of texts are those of every profile that edgepack ships."""
 
 
+_ADAPTER_RUNTIME = ">=1.20"
+"""The first release that reads the format of adapters."""
+
+
 class _Base(msgspec.Struct, frozen=True, kw_only=True):
     """Base of an adapter.
 
@@ -333,7 +337,7 @@ def _measure(
         compatibility_string=variant.compatibility_string,
         session_options=variant.session_options,
         provider_options=variant.provider_options,
-        requires=facts.requires,
+        requires=replace(facts.requires, runtime=_runtime(facts.requires.runtime)),
         toolchain=facts.toolchain,
         size_bytes=(folder / ADAPTER_FILE).stat().st_size,
         accuracy=accuracy,
@@ -346,6 +350,11 @@ def _measure(
         files=(),
         notes=notes,
     )
+
+
+def _runtime(wanted: str) -> str:
+    """Return the range of ONNX Runtime of a variant with an adapter."""
+    return ",".join(filter(None, (wanted, _ADAPTER_RUNTIME)))
 
 
 def _compare(inputs: EvaluationInputs, run: Run, without: Run) -> tuple[float, float, float]:
