@@ -1,7 +1,9 @@
 """From a PEFT folder to texts on a device: base and adapter built, installed, chosen by name."""
 
 import importlib
+import re
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +60,11 @@ def test_adapter_is_built_installed_and_chosen_by_its_name(
     bundles: dict[str, Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    private, port = release_keys[1].with_suffix(".key"), free_port()
+    private, port, measured = release_keys[1].with_suffix(".key"), free_port(), free_port()
     device = Device(tmp_path / "device", "mqtt://127.0.0.1:1", release_keys[1])
     with device.config.open("a") as config:
         config.write(f'[server]\nenabled = true\nlisten = "{port}"\n[providers]\nthreads = 1\n')
+        config.write(f'[metrics]\nlisten = "127.0.0.1:{measured}"\n')
     with running(device):
         assert "no release of 'chat' serves" in install(device, bundles["support"], 1)
         for bundle in bundles.values():
@@ -108,6 +111,13 @@ def test_adapter_is_built_installed_and_chosen_by_its_name(
                 answer = client.chat.completions.create(model=name, messages=MESSAGES, **settings)
                 assert answer.choices[0].message.content == text, name
                 assert answer.model == name
+
+        def measures() -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{measured}/metrics") as answer:
+                return str(answer.read().decode())
+
+        texts_of_adapter = re.compile(r'_count\{[^}]*"support"[^}]*\} [1-9]')
+        wait_until(lambda: texts_of_adapter.search(measures()) is not None, device.said)
 
         newer = build_base(private, tmp_path / "chat-1.1.0.edgepack", LLAMA, "--adapters")
         install(device, newer)
