@@ -88,7 +88,7 @@ def read_adapter(file: Path, places: AdapterPlaces | None) -> dict[str, Tensor]:
 def _check(tensors: Tensors, places: AdapterPlaces | None, found_in: str) -> None:
     shapes = places.shapes if places is not None else {}
     ranks: dict[str, int] = {}
-    for name, tensor in tensors.items():
+    for name, tensor in sorted(tensors.items()):
         wanted = shapes.get(name)
         if wanted is None:
             raise BundleError(

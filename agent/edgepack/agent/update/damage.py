@@ -70,6 +70,7 @@ def serve_last_good(context: UpdateContext, pointer: ActivePointer) -> ActivePoi
         choice=previous.choice,
         since=context.deps.clock.wall(),
         committed=True,
+        base=previous.base,
     )
     context.model.pointer.write(back)
     note = context.journal.watch
