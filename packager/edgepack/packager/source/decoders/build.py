@@ -1,7 +1,8 @@
 """A decoder from a local folder: built from its weights, or taken as an exporter left it.
 
 1. `genai_config.json`: an export of onnxruntime-genai's builder, taken unchanged.
-2. `model.onnx` and `config.json` of a decoder: an export of Optimum, taken unchanged.
+2. `model.onnx` and `config.json` of a decoder: an export of Optimum. edgepack builds the graph
+   again from its weights, with fused attention; if the logits differ, the export is taken as it is.
 3. `config.json` with an architecture of `shape.ARCHITECTURES` and `*.safetensors`: edgepack builds
    the graph, without PyTorch.
 4. Another decoder: onnxruntime-genai's builder exports the folder in a child process.
@@ -23,6 +24,12 @@ from edgepack.packager.graph.queries import attribute
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.source.decoders.checks import check_tokenizer, check_weights
 from edgepack.packager.source.decoders.export import export_decoder
+from edgepack.packager.source.decoders.exported import (
+    MODEL,
+    MOST_DIFFERENCE,
+    compare_logits,
+    read_weights,
+)
 from edgepack.packager.source.decoders.genai_config import (
     DecoderWiring,
     compose_genai_config,
@@ -30,7 +37,6 @@ from edgepack.packager.source.decoders.genai_config import (
 )
 from edgepack.packager.source.decoders.graph import OPSET, DecoderGraph
 from edgepack.packager.source.decoders.shape import ARCHITECTURES, read_shape
-from edgepack.packager.source.decoders.weights import open_weights
 from edgepack.packager.source.decoders.wiring import (
     describe_texts,
     model_file_of,
@@ -42,10 +48,11 @@ from edgepack.text import counted
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
-MODEL = "model.onnx"
 
-_DECODERS = "ForCausalLM"
+_DECODERS = ("ForCausalLM", "GPT2LMHeadModel")
+_SHARES = "past_present_share_buffer"
 _INPUTS = {"input_ids": "input_ids", "attention_mask": "attention_mask"}
+_POSITIONS = {"position_ids": "position_ids"}
 _PAST = {"past_key_names": "past_key_values.%d.key", "past_value_names": "past_key_values.%d.value"}
 _OUTPUTS = {
     "logits": "logits",
@@ -150,7 +157,7 @@ def _open(folder: Path, work: Path, progress: Progress, context: int | None) -> 
     document = read_document(folder / CONFIG)
     architecture = _architecture(document)
     if (folder / MODEL).is_file():
-        return _take_export(folder, document)
+        return _fuse_export(folder, document, work, progress, context)
     if architecture not in ARCHITECTURES:
         return _take_genai(folder, work, architecture, progress)
     return _build(folder, document, work, progress, context)
@@ -165,7 +172,7 @@ def _build(
 ) -> OpenedDecoder:
     shape = read_shape(document, folder / CONFIG, context)
     check_tokenizer(folder, shape.vocabulary)
-    weights = open_weights(folder)
+    weights = read_weights(folder, shape)
     check_weights(shape, weights)
     sampling = read_sampling(_settings(folder, document), shape.vocabulary)
     work.mkdir(parents=True)
@@ -185,7 +192,7 @@ def _build(
         head_size=shape.head_size,
         vocabulary=shape.vocabulary,
         context=shape.context,
-        inputs=_INPUTS | _PAST,
+        inputs=_INPUTS | (_POSITIONS if shape.family.has_positions else {}) | _PAST,
         outputs=_OUTPUTS,
         shares_cache=True,
     )
@@ -198,6 +205,30 @@ def _build(
         places=graph.places,
         is_built=True,
     )
+
+
+def _fuse_export(
+    folder: Path,
+    document: Mapping[str, Any],
+    work: Path,
+    progress: Progress,
+    context: int | None,
+) -> OpenedDecoder:
+    """Build an export of Optimum again with fused attention; on any doubt take it as exported."""
+    taken = _take_export(folder, document)
+    if _architecture(document) not in ARCHITECTURES or taken.config["search"][_SHARES]:
+        return taken
+    try:
+        built = _build(folder, document, work, progress, context)
+        shape = read_shape(document, folder / CONFIG, context)
+        difference = compare_logits(folder / MODEL, built.model, shape)
+    except BuildError as error:
+        return replace(taken, note=f"{taken.note} It was not fused: {error.problem}.")
+    if not difference <= MOST_DIFFERENCE:
+        because = f"the fused graph's logits differ by {difference:.2g} of their standard deviation"
+        return replace(taken, note=f"{taken.note} It was not fused: {because}.")
+    note = f"{built.note} The weights are those of its exported graph, whose logits differ by "
+    return replace(built, note=f"{note}{difference:.1g} of their standard deviation.")
 
 
 def _take_export(folder: Path, document: Mapping[str, Any]) -> OpenedDecoder:
@@ -232,7 +263,7 @@ def _take_export(folder: Path, document: Mapping[str, Any]) -> OpenedDecoder:
         head_size=past[3] if len(past) == 4 else 0,
         vocabulary=sizes.get("vocab_size"),
         context=sizes.get("max_position_embeddings", "n_positions"),
-        inputs={name: name for name in (*_INPUTS, "position_ids") if name in shapes} | _PAST,
+        inputs={name: name for name in (*_INPUTS, *_POSITIONS) if name in shapes} | _PAST,
         outputs=_OUTPUTS,
         shares_cache=any(node.op_type == "GroupQueryAttention" for node in graph.node),
     )

@@ -10,7 +10,7 @@ import numpy as np
 from edgepack.bundle.generation import MAX_ASSET_BYTES, TOKENIZER
 from edgepack.decoding import decode_json
 from edgepack.errors import BuildError
-from edgepack.packager.source.decoders.graph import EMBEDDING, HEAD
+from edgepack.packager.source.decoders.graph import EMBEDDING, HEAD, POSITIONS
 from edgepack.packager.source.decoders.shape import DecoderShape
 from edgepack.packager.source.decoders.weights import Rows, Weights
 from edgepack.text import counted
@@ -66,23 +66,33 @@ def _needed(shape: DecoderShape, weights: Weights) -> Iterator[tuple[str, tuple[
     yield "model.norm.weight", (hidden,)
     if HEAD in weights:
         yield HEAD, (shape.vocabulary, hidden)
+    if shape.family.has_positions:
+        yield POSITIONS, (max(weights.shape(POSITIONS)[0], shape.context), hidden)
     norms = ["input_layernorm", "post_attention_layernorm"]
     if shape.family.has_outer_norms:
         norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
     products = {"self_attn.o_proj": (hidden, queries), "mlp.down_proj": (hidden, size)}
     if shape.family.is_fused:
         products["self_attn.qkv_proj"] = (queries + 2 * keys, hidden)
-        products["mlp.gate_up_proj"] = (2 * size, hidden)
+        gates = {"mlp.up_proj": (size, hidden)}
+        if not shape.family.has_positions:
+            gates = {"mlp.gate_up_proj": (2 * size, hidden)}
+        products |= gates
     else:
         products["self_attn.q_proj"] = (queries, hidden)
         products |= dict.fromkeys(("self_attn.k_proj", "self_attn.v_proj"), (keys, hidden))
         products |= dict.fromkeys(("mlp.gate_proj", "mlp.up_proj"), (size, hidden))
+    has_biases = shape.family.has_positions or not shape.family.is_fused
+    if shape.family.has_positions:
+        yield "model.norm.bias", (hidden,)
     for layer in range(shape.layers):
         path = f"model.layers.{layer}"
         yield from ((f"{path}.{norm}.weight", (hidden,)) for norm in norms)
+        if shape.family.has_positions:
+            yield from ((f"{path}.{norm}.bias", (hidden,)) for norm in norms)
         for name, sizes in products.items():
             yield f"{path}.{name}.weight", sizes
-            if f"{path}.{name}.bias" in weights and not shape.family.is_fused:
+            if f"{path}.{name}.bias" in weights and has_biases:
                 yield f"{path}.{name}.bias", sizes[:1]
         for name in ("q_norm", "k_norm"):
             if f"{path}.self_attn.q_norm.weight" in weights:

@@ -15,9 +15,9 @@ from edgepack.bundle.generation import FixedNames as Names
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import WEIGHTS_SUFFIX
 from edgepack.packager.progress import BuildStep, Progress
+from edgepack.packager.source.decoders.exported import read_weights
 from edgepack.packager.source.decoders.fixed_graph import FixedDecoderGraph
 from edgepack.packager.source.decoders.shape import read_shape
-from edgepack.packager.source.decoders.weights import open_weights
 from edgepack.packager.source.decoders.wiring import read_document
 from edgepack.packager.source.model import SourceModel, load_source
 
@@ -77,11 +77,17 @@ def open_fixed(
         raise ValueError("the decoder was not built from a folder")
     config = source.folder / "config.json"
     shape = read_shape(read_document(config), config, source.texts.context)
+    if shape.family.has_positions:
+        raise BuildError(
+            f"edgepack has no graph with fixed shapes for decoders of the kind {shape.family.kind}",
+            found_in=str(config),
+            remedy="build it for another profile, such as cpu-int4",
+        )
     work.mkdir(parents=True)
     sizes = FixedSizes(steps=min(STEPS, shape.context), context=shape.context, window=shape.window)
     model = work / MODEL
     with model.with_suffix(WEIGHTS_SUFFIX).open("wb") as file:
-        weights = open_weights(source.folder)
+        weights = read_weights(source.folder, shape)
         graph = FixedDecoderGraph(shape, weights, file, model.with_suffix(WEIGHTS_SUFFIX).name)
         for done in graph.write():
             progress(BuildStep(what="writing layers", done=done, total=shape.layers))

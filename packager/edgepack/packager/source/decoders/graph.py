@@ -26,6 +26,7 @@ OPSET = 17
 IR_VERSION = 8
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
+POSITIONS = "model.embed_positions.weight"
 
 _BATCH, _STEPS = "batch_size", "sequence_length"
 _PAST, _TOTAL = "past_sequence_length", "total_sequence_length"
@@ -99,6 +100,11 @@ class DecoderGraph:
             [
                 value("input_ids", TensorProto.INT64, [_BATCH, _STEPS]),
                 value("attention_mask", TensorProto.INT64, [_BATCH, _TOTAL]),
+                *(
+                    [value("position_ids", TensorProto.INT64, [_BATCH, _STEPS])]
+                    if shape.family.has_positions
+                    else []
+                ),
                 *cache("past_key_values", _PAST),
             ],
             [
@@ -117,6 +123,11 @@ class DecoderGraph:
         self._store(EMBEDDING, (Rows(name=EMBEDDING),), is_transposed=False)
         name = "/model/embed_tokens/Gather"
         state = self._node("Gather", name, [EMBEDDING, "input_ids"], self._shape.hidden)
+        if self._shape.family.has_positions:
+            self._store(POSITIONS, (Rows(name=POSITIONS),), is_transposed=False)
+            path, size = "/model/embed_positions", self._shape.hidden
+            place = self._node("Gather", f"{path}/Gather", [POSITIONS, "position_ids"], size)
+            return self._node("Add", f"{path}/Add", [state, place], size)
         if not self._shape.family.scales_embedding:
             return state
         scale = self._constant("embedding_scale", np.float32(self._shape.hidden**0.5))
@@ -143,16 +154,18 @@ class DecoderGraph:
         """
         path = _path(weight)
         values = self._weights.read(f"{weight}.weight") + np.float32(self._shape.family.norm_offset)
-        scale = self._constant(f"{weight}.weight", values)
+        norm, scales = "SimplifiedLayerNormalization", [self._constant(f"{weight}.weight", values)]
+        if self._shape.family.has_positions:
+            bias = self._weights.read(f"{weight}.bias")
+            norm, scales = "LayerNormalization", [*scales, self._constant(f"{weight}.bias", bias)]
         if not added:
             settings: dict[str, Any] = {"axis": -1, "stash_type": 1, "epsilon": self._shape.epsilon}
-            norm = "SimplifiedLayerNormalization"
             size = self._shape.hidden
-            return self._node(norm, f"{path}/LayerNorm", [state, scale], size, **settings), state
+            return self._node(norm, f"{path}/LayerNorm", [state, *scales], size, **settings), state
         outputs = [f"{path}/output_0", "", "", f"{path}/output_3"][: 1 if is_last else 4]
         node = helper.make_node(
-            "SkipSimplifiedLayerNormalization",
-            [state, added, scale],
+            f"Skip{norm}",
+            [state, added, *scales],
             outputs,
             name=f"{path}/SkipLayerNorm",
             domain=MICROSOFT,
@@ -183,14 +196,14 @@ class DecoderGraph:
                 f"past_key_values.{layer}.value",
                 self._seqlens,
                 self._total,
-                *self._tables(rotary),
+                *([] if shape.family.has_positions else self._tables(rotary)),
             ],
             outputs,
             name=name,
             domain=MICROSOFT,
             num_heads=shape.heads,
             kv_num_heads=shape.kv_heads,
-            do_rotary=1,
+            do_rotary=int(not shape.family.has_positions),
             rotary_interleaved=0,
             **attributes,
         )
@@ -238,9 +251,13 @@ class DecoderGraph:
         return self._node("Reshape", f"{path}/Reshape_2", [normal, whole])
 
     def _multiply(self, layer: int, state: str) -> str:
-        """Write the gated products behind attention."""
+        """Write the products behind attention, which most decoders gate."""
         shape, path = self._shape, f"/model/layers.{layer}/mlp"
         own, size = f"model.layers.{layer}.mlp", shape.intermediate
+        if shape.family.has_positions:
+            up = self._product(f"{path}/up_proj", state, (f"{own}.up_proj",), size)
+            active = self._activate(f"{path}/act_fn", up, size)
+            return self._product(f"{path}/down_proj", active, (f"{own}.down_proj",), shape.hidden)
         if shape.family.is_fused:
             both = f"{own}.gate_up_proj.weight"
             gate = self._product(f"{path}/gate_proj", state, (Rows(name=both, stop=size),), size)

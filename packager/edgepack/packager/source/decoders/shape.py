@@ -33,6 +33,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         norm_offset: Added to the weights of norms.
         has_outer_norms: Whether the outputs of attention and of products are normalized too.
         is_fused: Whether queries, keys and values, and gate and up, are stored as one matrix each.
+        has_positions: Whether positions are learned, norms have means and biases, and products
+            behind attention no gate, as in GPT-2.
         slides: Layers with a sliding window where the configuration does not list them: all, none,
             or all but every so-many-th.
     """
@@ -42,6 +44,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     norm_offset: float = 0.0
     has_outer_norms: bool = False
     is_fused: bool = False
+    has_positions: bool = False
     slides: Literal["all", "none"] | int = "none"
 
 
@@ -58,6 +61,7 @@ _FAMILIES: Mapping[str, Family] = {
     "Gemma3ForCausalLM": Family(
         kind="gemma3_text", scales_embedding=True, norm_offset=1.0, has_outer_norms=True, slides=6
     ),
+    "GPT2LMHeadModel": Family(kind="gpt2", is_fused=True, has_positions=True),
 }
 ARCHITECTURES = tuple(_FAMILIES)
 
@@ -146,6 +150,8 @@ def read_shape(document: Mapping[str, Any], file: Path, context: int | None) -> 
     """
     family = _FAMILIES[document["architectures"][0]]
     _check_float(document, file)
+    if family.has_positions:
+        document = _rename_gpt2(document, file)
     try:
         config = convert_value(dict(document), _Config)
     except msgspec.ValidationError as error:
@@ -164,7 +170,7 @@ def read_shape(document: Mapping[str, Any], file: Path, context: int | None) -> 
             file, "hidden_size", f"{config.hidden_size} values are divided by {heads} heads"
         )
     head_size = config.head_dim or config.hidden_size // heads
-    if head_size % 16:
+    if head_size % 16 and not family.has_positions:
         raise _contradiction(
             file,
             "head_dim",
@@ -199,6 +205,40 @@ def read_shape(document: Mapping[str, Any], file: Path, context: int | None) -> 
         attention_cap=config.attn_logit_softcapping or 0.0,
         logits_cap=config.final_logit_softcapping or 0.0,
     )
+
+
+_GPT2 = {
+    "n_embd": "hidden_size",
+    "n_inner": "intermediate_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_positions": "max_position_embeddings",
+    "layer_norm_epsilon": "rms_norm_eps",
+    "activation_function": "hidden_act",
+}
+"""Keys of GPT-2's configuration, by Llama's names."""
+
+_ODD_GPT2 = {
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+}
+"""Settings of GPT-2 that few models change."""
+
+
+def _rename_gpt2(document: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    for key, usual in _ODD_GPT2.items():
+        if document.get(key, usual) != usual:
+            raise BuildError(
+                f"a decoder with {key} = {document[key]!a:.40} is not known",
+                found_in=f"{file}, {key}",
+                remedy="export it by Optimum, and give the folder of the export",
+            )
+    found = {_GPT2.get(key, key): value for key, value in document.items() if value is not None}
+    hidden = found.get("hidden_size")
+    if isinstance(hidden, int):
+        found.setdefault("intermediate_size", 4 * hidden)
+    return {"rms_norm_eps": 1e-5, "hidden_act": "gelu_new", "tie_word_embeddings": True, **found}
 
 
 def _check_float(document: Mapping[str, Any], file: Path) -> None:

@@ -161,6 +161,64 @@ class Weights:
         return np.memmap(stored.file, dtype, "r", stored.offset, stored.shape)
 
 
+class ArrayWeights(Weights):
+    """Weights that are arrays, such as parts of mapped files.
+
+    Args:
+        folder: Where they come from, for messages.
+        arrays: The arrays by name; bfloat16 as uint16.
+    """
+
+    def __init__(self, folder: Path, arrays: Mapping[str, np.ndarray[Any, np.dtype[Any]]]) -> None:
+        super().__init__(folder, {})
+        self._arrays = arrays
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor; see `Weights`."""
+        return tuple(self._map(name).shape)
+
+    def _map(self, name: str) -> np.ndarray[Any, np.dtype[Any]]:
+        return self._arrays[name] if name in self._arrays else super()._map(name)
+
+
+_GPT2 = {
+    "wte": "model.embed_tokens",
+    "wpe": "model.embed_positions",
+    "ln_1": "input_layernorm",
+    "ln_2": "post_attention_layernorm",
+    "attn.c_attn": "self_attn.qkv_proj",
+    "attn.c_proj": "self_attn.o_proj",
+    "mlp.c_fc": "mlp.up_proj",
+    "mlp.c_proj": "mlp.down_proj",
+    "ln_f": "model.norm",
+    "lm_head": "lm_head",
+}
+"""Modules of GPT-2, by Llama's names."""
+
+
+def rename_gpt2(weights: Weights) -> Weights:
+    """Return the weights of GPT-2 by Llama's names; its products store (inputs, outputs)."""
+    found = {}
+    for name in weights:
+        path, _, kind = name.removeprefix("transformer.").rpartition(".")
+        layer, module = "", path
+        if path.startswith("h."):
+            _, number, module = path.split(".", 2)
+            layer = f"model.layers.{number}."
+        if module not in _GPT2:
+            continue  # masks, which old files hold
+        values = weights._map(name)
+        is_turned = "c_" in module and values.ndim == 2
+        found[f"{layer}{_GPT2[module]}.{kind}"] = values.T if is_turned else values
+    return ArrayWeights(weights.folder, found)
+
+
 def _to_singles(array: np.ndarray[Any, np.dtype[Any]]) -> Singles:
     if array.dtype == np.uint16:  # bfloat16, which numpy has no type for
         return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
