@@ -6,7 +6,7 @@ from typing import Any
 
 from edgepack.agent import open_model
 from edgepack.fleet.documents.rollouts import RolloutSettings
-from tests.integration.fleet.conftest import CAMERAS, StartAgent
+from tests.integration.fleet.conftest import CAMERAS, StartAgent, edgepack
 from tests.simulators.adapters import LLAMA, MESSAGES, build_adapter, build_base
 
 DEVICES = ("cam-1", "cam-2", "cam-3")
@@ -55,6 +55,11 @@ def test_adapter_is_rolled_out_to_a_fleet_of_three_and_rolled_back(
         assert (text[:5], version) == ("Sure!", "1.1.0")
         assert write(tmp_path / device, None)[1] == "1.0.0"
 
+    shown = edgepack(
+        fleet, "rollout", "start", str(releases[2]), "--group", "cameras", "--dry-run"
+    ).stdout
+    assert "the adapter is for another release of its base" in shown
+    assert "it is for chat 2.0.0" in " ".join(shown.split())
     foreign = fleet.roll_out(releases[2], to=CAMERAS, deadline_s=400.0)
     view = fleet.wait_for(foreign, "PAUSED")
     failed = next(one for one in view.assignments if one.state == "FAILED")

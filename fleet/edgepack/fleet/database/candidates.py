@@ -32,6 +32,7 @@ class Candidate(NamedTuple):
         kept: The older release to go back to.
         attributes: The requested labels and facts.
         facts: The reported facts, if requested.
+        base: The serving release of the requested base of an adapter; None while nothing serves.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Candidate(NamedTuple):
     kept: BundleRef | None
     attributes: Attributes
     facts: DeviceFacts | None
+    base: BundleRef | None = None
 
 
 class Asked(NamedTuple):
@@ -50,11 +52,13 @@ class Asked(NamedTuple):
         model: Model whose serving release is read.
         keys: The labels and facts.
         with_facts: Whether to read all reported facts.
+        base: Base of the model, if the model is an adapter; "" for another model.
     """
 
     model: str
     keys: frozenset[str] = frozenset()
     with_facts: bool = False
+    base: str = ""
 
 
 _NONE: Attributes = {}
@@ -159,4 +163,5 @@ def _see(rows: Iterable[_Row], asked: Asked, where: Where | None = None) -> Iter
                 *serving_of(row.reported, asked.model),
                 {key: found[key] for key in asked.keys if key in found} if asked.keys else _NONE,
                 facts_of(row.reported) if asked.with_facts else None,
+                serving_of(row.reported, asked.base)[0] if asked.base else None,
             )

@@ -65,7 +65,13 @@ def show_preview(
     check_settings(settings)
     check_identity(session, bundle)
     check_keys(session, steps)
-    asked = Asked(bundle.name, keys_of(steps), with_facts=manifest is not None)
+    adapter = manifest.facts.adapter if manifest is not None else None
+    asked = Asked(
+        bundle.name,
+        keys_of(steps),
+        with_facts=manifest is not None,
+        base=adapter.base if adapter is not None else "",
+    )
     rows = select_candidates(session, selector, asked)
     return preview(session, bundle, rows, selector, settings, manifest)
 

@@ -17,7 +17,7 @@ from edgepack.fleet.documents.previews import OUTCOMES, Outcome, PreviewPart, Ro
 from edgepack.fleet.documents.releases import full_title
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
 from edgepack.fleet.rollouts.counting import UNDECIDED
-from edgepack.fleet.rollouts.fit import Misfit, find_misfit
+from edgepack.fleet.rollouts.fit import Misfit, find_misfit, find_other_base
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.power import expect
 from edgepack.fleet.rollouts.rules import OPEN
@@ -156,7 +156,8 @@ def judge(
        new rollout takes the device over.
     2. A device that serves the release already has nothing to do.
     3. A device never goes below its committed release counter, except in a rollback.
-    4. A device without a suitable variant will reject the release.
+    4. A device without a suitable variant, or with another base of an adapter, will reject the
+       release.
     5. Otherwise the bundle replaces the serving release, or adds a model.
 
     Returns:
@@ -170,9 +171,11 @@ def judge(
     for row in rows:
         if manifest is not None and row.facts is not None and id(row.facts) not in misfits:
             misfits[id(row.facts)] = find_misfit(manifest, row.facts)
+        misfit = misfits.get(id(row.facts))
+        if manifest is not None and row.facts is not None:
+            misfit = misfit or find_other_base(manifest, row.base)
         verdict = _judge_one(
-            *(bundle, row.runs, taken.get(row.id), newer.get(row.id), selector),
-            misfits.get(id(row.facts)),
+            *(bundle, row.runs, taken.get(row.id), newer.get(row.id), selector), misfit
         )
         if verdict.detail:
             details[row.id] = verdict.detail
