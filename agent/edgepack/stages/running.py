@@ -55,13 +55,41 @@ def _run_stage(
         feeds = {
             name: value[item] if isinstance(value, list) else value for name, value in given.items()
         }
-        if record is not None:
-            record(stage.name, feeds)
-        made.append(run(feeds))
+        made.append(
+            _repeat(stage, run, feeds, record) if stage.loop else _ask(stage, run, feeds, record)
+        )
     named = stage.outputs.items()
     if counts:
         return {tensor: [one[name] for one in made] for name, tensor in named}
     return {tensor: made[0][name] for name, tensor in named}
+
+
+def _ask(
+    stage: StageWiring, run: RunGraph, feeds: Mapping[str, Tensor], record: Record | None
+) -> dict[str, Tensor]:
+    if record is not None:
+        record(stage.name, feeds)
+    return run(feeds)
+
+
+def _repeat(
+    stage: StageWiring, run: RunGraph, feeds: Mapping[str, Tensor], record: Record | None
+) -> dict[str, Tensor]:
+    """Return the text of a decoder, by the name of its logits: the likeliest token each time."""
+    loop, (logits,) = stage.loop, stage.outputs
+    if loop is None:
+        raise ValueError(f"{stage.words} is not repeated")
+    tokens = list(loop.start)
+    for place in range(loop.most):
+        text = np.array([tokens], np.int64)
+        row = _ask(stage, run, {**feeds, loop.tokens: text}, record)[logits][0, -1]
+        scores = np.array(row, np.float64)
+        hidden = (*loop.suppress, *(() if place else loop.suppress_first))
+        scores[[token for token in hidden if token < scores.size]] = -np.inf
+        tokens.append(int(scores.argmax()))
+        if tokens[-1] == loop.end:
+            break
+    return {logits: np.array([tokens], np.int64)}
 
 
 def shapes_of_inputs(
@@ -90,7 +118,11 @@ def specs_of(wiring: Wiring, graphs: Mapping[str, Mapping[str, Spec]]) -> dict[s
     specs: dict[str, Spec] = {one.name: (one.dtype, one.shape) for one in wiring.inputs}
     for node in order_nodes(wiring):
         if isinstance(node, StageWiring):
-            specs |= {tensor: graphs[node.name][name] for name, tensor in node.outputs.items()}
+            own = graphs[node.name]
+            text: Spec = ("int64", (1, "tokens"))
+            specs |= {
+                tensor: text if node.loop else own[name] for name, tensor in node.outputs.items()
+            }
         else:
             specs |= _specs_of_step(node, specs)
     return specs

@@ -18,6 +18,7 @@ MAX_CHARACTERS = 32_768
 TensorName = Annotated[
     str, msgspec.Meta(pattern=r"\A[^\x00-\x1f\x7f-\x9f]+\Z", max_length=MAX_TENSOR)
 ]
+TokenNumber = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 StageName = Annotated[str, msgspec.Meta(pattern=r"\A[a-z][a-z0-9_-]{0,39}\Z")]
 
 Dtype = Literal["float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "bool"]
@@ -47,6 +48,26 @@ class PipelineInput(_Strict, frozen=True, kw_only=True, omit_defaults=True):
     shape: Annotated[tuple[int | str, ...], msgspec.Meta(max_length=8)] = (1, "height", "width", 3)
 
 
+class Loop(_Strict, frozen=True, kw_only=True, omit_defaults=True):
+    """Repetition of a decoder: each run adds the likeliest token, until the text ends.
+
+    Attributes:
+        tokens: Input int64 (1, tokens) of the graph: all tokens so far.
+        start: Tokens that a text begins with.
+        end: Token that ends a text.
+        most: Tokens that are added at most.
+        suppress: Tokens that are never added.
+        suppress_first: Tokens that are not added first.
+    """
+
+    tokens: TensorName
+    start: Annotated[tuple[TokenNumber, ...], msgspec.Meta(min_length=1, max_length=64)]
+    end: TokenNumber
+    most: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 64
+    suppress: Annotated[tuple[TokenNumber, ...], msgspec.Meta(max_length=1024)] = ()
+    suppress_first: Annotated[tuple[TokenNumber, ...], msgspec.Meta(max_length=1024)] = ()
+
+
 class StageWiring(_Strict, frozen=True, kw_only=True):
     """Graph of a pipeline.
 
@@ -54,11 +75,14 @@ class StageWiring(_Strict, frozen=True, kw_only=True):
         name: Name of the stage; it names a component of the package.
         inputs: By input of the graph the tensor that it takes.
         outputs: By output of the graph the tensor that it gives; further outputs are not used.
+        loop: Of a decoder that is run again and again: `inputs` are then all others, `outputs` has
+            the logits (1, tokens, vocabulary) alone, and its tensor is the text, int64 (1, tokens).
     """
 
     name: StageName
     inputs: Annotated[dict[TensorName, TensorName], msgspec.Meta(min_length=1, max_length=256)]
     outputs: Annotated[dict[TensorName, TensorName], msgspec.Meta(min_length=1, max_length=256)]
+    loop: Loop | None = None
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -347,6 +371,13 @@ def order_nodes(wiring: Wiring) -> tuple[Node, ...]:
                 f"{names.count(name)} stages have the name '{name}'", "give each stage its own name"
             )
     made_by: dict[str, str] = {one.name: "the inputs" for one in wiring.inputs}
+    for stage in wiring.stages:
+        if stage.loop is not None and (len(stage.outputs) > 1 or stage.loop.tokens in stage.inputs):
+            raise WiringError(
+                f"{stage.words} is a loop with {len(stage.outputs)} outputs and the inputs "
+                f"{', '.join(stage.inputs)}",
+                "name the output with the logits alone, and no tensor for the input of the tokens",
+            )
     for node in nodes:
         for tensor in node.writes:
             if tensor in made_by:

@@ -27,7 +27,8 @@ class PipelineSession(Session):
     def __init__(self, wiring: Wiring, stages: Mapping[str, Session], provider: str) -> None:
         for stage in wiring.stages:
             session = stages[stage.name]
-            _check_tensors(stage.name, stage.inputs, session.inputs, "input", are_all=True)
+            fed = {**stage.inputs, **({stage.loop.tokens: ""} if stage.loop else {})}
+            _check_tensors(stage.name, fed, session.inputs, "input", are_all=True)
             _check_tensors(stage.name, stage.outputs, session.outputs, "output", are_all=False)
             found = session.placement
             if found.verified and not found.taken and session.provider != CPU_PROVIDER:

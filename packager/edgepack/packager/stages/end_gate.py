@@ -225,7 +225,12 @@ class EndGate:
             parts=trial.parts,
             facts=facts,
             agreement=trial.agreement,
-            notes=(f"Stages: {words}.", *notes, *trial.agreement.notes),
+            notes=(
+                f"Stages: {words}.",
+                *notes,
+                *self._builder.describe_floats(stages),
+                *trial.agreement.notes,
+            ),
             timed_notes=(f"A sample took {trial.ran.latency_ms:.0f} ms here from end to end.",),
         )
 

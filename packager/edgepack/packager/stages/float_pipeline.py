@@ -26,6 +26,9 @@ _FEWEST = 4
 _MOST_A_STAGE = 160
 """Inferences of a graph that its ranges and its search use; more tell little more."""
 
+_TEXT = "the tokens so far"
+"""Name of what the host gives to a decoder that is repeated."""
+
 _HELD_OUT = 3
 """Every third sample is held out for the gate."""
 
@@ -262,10 +265,10 @@ def _check_joints(source: PipelineSource, graphs: Mapping[str, Session]) -> None
         for one in source.wiring.steps
         if isinstance(one, Resize)
     }
-    known |= specs
+    known |= {**specs, _TEXT: ("int64", (1, ""))}
     for stage in source.wiring.stages:
         for one in graphs[stage.name].inputs:
-            tensor = stage.inputs[one.name]
+            tensor = stage.inputs.get(one.name, _TEXT)
             if tensor not in known:
                 continue
             dtype, shape = known[tensor]

@@ -8,6 +8,11 @@ import onnx
 
 from edgepack.decoding import convert_value, decode_toml
 from edgepack.errors import BuildError, parse_problem
+from edgepack.packager.stages.encoder_decoder import (
+    CONFIG,
+    describe_folder,
+    is_encoder_decoder,
+)
 from edgepack.stages.wiring import (
     KINDS,
     MAX_ENDS,
@@ -15,6 +20,7 @@ from edgepack.stages.wiring import (
     MAX_STEPS,
     Ctc,
     Dtype,
+    Loop,
     PipelineInput,
     StageName,
     StageWiring,
@@ -71,6 +77,7 @@ class StageSection(_Section, frozen=True, kw_only=True):
         model: ONNX file, relative to the pipeline's file.
         inputs, outputs: Tensor by input or output of the graph; by default the same name.
         shape: Shapes of inputs for profiles that need fixed ones, by input of the graph.
+        loop: See `Loop`.
     """
 
     name: StageName
@@ -78,6 +85,7 @@ class StageSection(_Section, frozen=True, kw_only=True):
     inputs: dict[str, TensorName] = {}
     outputs: dict[str, TensorName] = {}
     shape: dict[str, tuple[int, ...]] = {}
+    loop: Loop | None = None
 
 
 class VariantSection(_Section, frozen=True, kw_only=True):
@@ -140,6 +148,8 @@ def find_pipeline(model: Path) -> Path | None:
     """Return the pipeline's file that a path names, itself or in the folder; None for a model."""
     if model.is_dir() and (model / PIPELINE_FILE).is_file():
         return model / PIPELINE_FILE
+    if model.is_dir() and is_encoder_decoder(model):
+        return model
     return model if model.suffix == ".toml" else None
 
 
@@ -152,7 +162,10 @@ def read_pipeline(path: Path) -> PipelineSource:
     Raises:
         BuildError: A key, a step, a stage's file or a tensor is wrong; the error names it.
     """
-    file = _decode(path)
+    document = _read_document(path)
+    if path.is_dir():
+        path /= CONFIG
+    file = _convert(document, path)
     if file.pipeline.task not in NAMES:
         raise BuildError(
             f"there is no task '{file.pipeline.task}'",
@@ -191,17 +204,36 @@ def read_pipeline(path: Path) -> PipelineSource:
         path=path,
         wiring=msgspec.structs.replace(wiring, steps=steps),
         stages=tuple(stages),
-        part=TaskOutputs(task=file.pipeline.task, outputs=file.pipeline.outputs, source="declared"),
+        part=TaskOutputs(
+            task=file.pipeline.task,
+            outputs=file.pipeline.outputs,
+            source="declared",
+            settings=_settings(file.pipeline, wiring),
+        ),
         keep=file.pipeline.keep,
         variants=file.variant,
     )
 
 
-def _decode(path: Path) -> _File:
+def _settings(section: PipelineSection, wiring: Wiring) -> dict[str, bool]:
+    """Return the settings of the task: the texts of a decoder are tokens."""
+    texts = {tensor for stage in wiring.stages if stage.loop for tensor in stage.writes}
+    is_of_tokens = section.task == "text" and texts.issuperset(section.outputs)
+    return {"is_of_tokens": True} if is_of_tokens else {}
+
+
+def _read_document(path: Path) -> Any:
+    """Return the content of a pipeline's file, or what describes a folder of Optimum.
+
+    Raises:
+        BuildError: The file cannot be read.
+    """
+    if path.is_dir():
+        return describe_folder(path)
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise BuildError(f"the file has more than {_MOST_BYTES} bytes", found_in=str(path))
-        document: Any = decode_toml(path.read_bytes())
+        return decode_toml(path.read_bytes())
     except OSError as error:
         raise BuildError(
             f"cannot read the pipeline: {error.strerror}",
@@ -212,6 +244,9 @@ def _decode(path: Path) -> _File:
         raise BuildError(
             f"a pipeline is not valid TOML: {parse_problem(error)}", found_in=str(path)
         ) from error
+
+
+def _convert(document: Any, path: Path) -> _File:
     _check_kinds(document, path)
     try:
         return convert_value(document, _File)
@@ -271,12 +306,16 @@ def _wire(section: StageSection, model: onnx.ModelProto, path: Path) -> StageWir
                     found_in=f"{path}, [[stage]] {section.name}, {kind}s",
                     remedy=f"its {kind}s are {', '.join(given[kind])}",
                 )
+    tokens = section.loop.tokens if section.loop else None
+    if tokens is not None and tokens not in given["input"]:
+        raise BuildError(
+            f"the graph of stage '{section.name}' has no input '{tokens}' for the tokens",
+            found_in=f"{path}, [[stage]] {section.name}, loop",
+            remedy=f"its inputs are {', '.join(given['input'])}",
+        )
+    inputs = {name: section.inputs.get(name, name) for name in given["input"] if name != tokens}
     outputs = section.outputs or {name: name for name in given["output"]}
-    return StageWiring(
-        name=section.name,
-        inputs={name: section.inputs.get(name, name) for name in given["input"]},
-        outputs=outputs,
-    )
+    return StageWiring(name=section.name, inputs=inputs, outputs=outputs, loop=section.loop)
 
 
 def _input(name: str, section: InputSection, path: Path) -> PipelineInput:

@@ -4,6 +4,7 @@ A stage's samples are what the float pipeline gives it. Its own gate only steers
 its part of the pipeline's budget: the gate at the end of the pipeline decides.
 """
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -60,6 +61,16 @@ class StageBuilder:
         if found is None:
             found = self._built[stage, profile] = self._build(stage, profile)
         return found
+
+    def describe_floats(self, stages: Mapping[str, str]) -> Iterator[str]:
+        """Yield why stages ship their float model in place of the quantized one.
+
+        Args:
+            stages: By stage the name of its variant.
+        """
+        for (stage, _), prepared in self._built.items():
+            if prepared.float_because and stages.get(stage) == prepared.name:
+                yield f"Stage '{stage}', {prepared.name}: {prepared.float_because}"
 
     def _build(self, stage: str, profile: str) -> PreparedVariant:
         graph = next(one for one in self._source.stages if one.name == stage)

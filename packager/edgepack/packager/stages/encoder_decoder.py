@@ -1,0 +1,125 @@
+"""Folders of Optimum with an encoder and a decoder (T5, BART, Whisper), as pipelines.
+
+The decoder without a cache is used: it is run with all tokens so far for each new token.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import onnx
+
+from edgepack.decoding import decode_json
+from edgepack.errors import BuildError
+
+CONFIG = "config.json"
+_ENCODER, _DECODER = "encoder_model.onnx", "decoder_model.onnx"
+_GENERATION = "generation_config.json"
+_MOST_BYTES = 4 * 1024 * 1024
+_MOST_TOKENS = 64
+"""Tokens of a text where the folder states no `max_new_tokens`."""
+
+_DTYPES: dict[int, str] = {
+    onnx.TensorProto.FLOAT: "float32",
+    onnx.TensorProto.FLOAT16: "float16",
+    onnx.TensorProto.INT64: "int64",
+    onnx.TensorProto.INT32: "int32",
+}
+_FROM_ENCODER = {
+    "encoder_hidden_states": "last_hidden_state",
+    "encoder_attention_mask": "attention_mask",
+}
+_TOKENS, _TEXT = "input_ids", "tokens"
+
+
+def is_encoder_decoder(folder: Path) -> bool:
+    """Return True if a folder has both graphs of Optimum."""
+    return all((folder / name).is_file() for name in (_ENCODER, _DECODER, CONFIG))
+
+
+def describe_folder(folder: Path) -> dict[str, Any]:
+    """Return the content of the pipeline's file that a folder stands for.
+
+    Args:
+        folder: A folder of Optimum, exported for generation.
+
+    Raises:
+        BuildError: A file is malformed, or the decoder is another than Optimum's.
+    """
+    settings = {**_read(folder / CONFIG), **_read(folder / _GENERATION)}
+    start, end = settings.get("decoder_start_token_id"), settings.get("eos_token_id")
+    end = end[0] if isinstance(end, list) and end else end
+    if not isinstance(start, int) or not isinstance(end, int):
+        raise BuildError(
+            f"the folder states no start and end of a text: decoder_start_token_id is {start!r}, "
+            f"eos_token_id is {end!r}",
+            found_in=str(folder / _GENERATION),
+            remedy="write both there, as whole numbers",
+        )
+    encoder, decoder = (_open(folder / name) for name in (_ENCODER, _DECODER))
+    taken = [one.name for one in decoder.graph.input]
+    known = {_TOKENS: "", **_FROM_ENCODER}
+    if _TOKENS not in taken or (odd := sorted(set(taken) - set(known))):
+        raise BuildError(
+            f"the decoder takes {', '.join(taken)}: a decoder without a cache takes {_TOKENS}, "
+            f"{', '.join(_FROM_ENCODER)}",
+            found_in=str(folder / _DECODER),
+            remedy="export with optimum-cli and its task without '-with-past', or write a "
+            f"pipeline.toml{'' if _TOKENS not in taken else f' that wires {odd[0]}'}",
+        )
+    forced = settings.get("forced_decoder_ids") or []
+    loop = {
+        "tokens": _TOKENS,
+        "start": [start, *(token for _, token in forced if isinstance(token, int))],
+        "end": end,
+        "most": settings.get("max_new_tokens") or _MOST_TOKENS,
+        "suppress": settings.get("suppress_tokens") or [],
+        "suppress_first": settings.get("begin_suppress_tokens") or [],
+    }
+    return {
+        "pipeline": {"task": "text", "outputs": [_TEXT]},
+        "inputs": {one.name: _input(one) for one in encoder.graph.input},
+        "stage": [
+            {
+                "name": "encoder",
+                "model": _ENCODER,
+                "outputs": {"last_hidden_state": "last_hidden_state"},
+            },
+            {
+                "name": "decoder",
+                "model": _DECODER,
+                "inputs": {name: tensor for name, tensor in _FROM_ENCODER.items() if name in taken},
+                "outputs": {"logits": _TEXT},
+                "loop": loop,
+            },
+        ],
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if not path.exists():
+            return {}
+        if path.stat().st_size > _MOST_BYTES:
+            raise BuildError(f"the file has more than {_MOST_BYTES} bytes", found_in=str(path))
+        found = decode_json(path.read_bytes(), dict[str, Any])
+    except (OSError, msgspec.DecodeError) as error:
+        raise BuildError(f"cannot read {path.name}: {error}", found_in=str(path)) from error
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _open(path: Path) -> onnx.ModelProto:
+    try:
+        return onnx.load(path, load_external_data=False)
+    except Exception as error:
+        raise BuildError(f"{path.name} is no ONNX file", found_in=str(path)) from error
+
+
+def _input(tensor: onnx.ValueInfoProto) -> dict[str, Any]:
+    kind = tensor.type.tensor_type
+    sizes = [one.dim_value or one.dim_param or "" for one in kind.shape.dim]
+    return {
+        "kind": "tensor",
+        "dtype": _DTYPES.get(kind.elem_type, str(kind.elem_type)),
+        "shape": [1, *sizes[1:]],
+    }
