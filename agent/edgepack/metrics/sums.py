@@ -24,6 +24,7 @@ class ReleaseSums(msgspec.Struct, frozen=True, kw_only=True):
         agreed, disagreed: Shadow inferences.
         energy_j, metered: Energy, joules, and the inferences that it stands for.
         throttled_s: Time in which the device slowed down for heat, seconds.
+        first_buckets, first_sum_ms: The same of the times to the first token of texts.
     """
 
     since: float
@@ -37,6 +38,8 @@ class ReleaseSums(msgspec.Struct, frozen=True, kw_only=True):
     energy_j: float = 0.0
     metered: int = 0
     throttled_s: float = 0.0
+    first_buckets: tuple[int, ...] = tuple(bucket_counts(empty()))
+    first_sum_ms: float = 0.0
 
     @property
     def finished(self) -> int:
@@ -47,6 +50,8 @@ class ReleaseSums(msgspec.Struct, frozen=True, kw_only=True):
         """Return the sums with a further window."""
         added = bucket_counts(window.latency)
         agreed = min(window.shadow_agreed, window.shadow_count)
+        first_tokens = window.first_tokens or empty()
+        firsts = bucket_counts(first_tokens)
         return ReleaseSums(
             since=self.since,
             buckets=tuple(map(sum, zip(self.buckets, added, strict=True))),
@@ -59,6 +64,8 @@ class ReleaseSums(msgspec.Struct, frozen=True, kw_only=True):
             energy_j=self.energy_j + (window.energy_j or 0.0),
             metered=self.metered + window.metered,
             throttled_s=self.throttled_s + window.throttled_s,
+            first_buckets=tuple(map(sum, zip(self.first_buckets, firsts, strict=True))),
+            first_sum_ms=self.first_sum_ms + first_tokens.sum_ms,
         )
 
 
@@ -76,6 +83,12 @@ def sum_families(sums: Iterable[tuple[Mapping[str, str], ReleaseSums]]) -> Itera
         for attributes, one in found
     )
     yield family("edgepack.inference.duration", durations)
+    first_tokens = (
+        Point(attributes, Distribution(one.first_buckets, one.first_sum_ms / 1000), one.since)
+        for attributes, one in found
+        if any(one.first_buckets)
+    )
+    yield family("edgepack.text.first_token.duration", first_tokens)
     yield family(
         "edgepack.inference.errors",
         (point for error in ERRORS for point in points(error, error_type=error)),

@@ -165,7 +165,9 @@ _SOURCES = {
 }
 _ROWS = """
 edgepack.inference.duration | histogram | s | release | spool | windows
-    Duration of real inferences that finished.
+    Duration of real inferences that finished; of a text, the mean time of a token after the first.
+edgepack.text.first_token.duration | histogram | s | release | spool | windows
+    Time of inference until the first token of a text.
 edgepack.inference.errors | counter | {inference} | release error.type | spool | windows
     Inferences that raised, or gave NaN or infinity.
 edgepack.shadow.inferences | counter | {inference} | release agreed | spool | windows

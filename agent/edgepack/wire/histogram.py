@@ -111,6 +111,16 @@ def merge(histograms: Iterable[Histogram]) -> Histogram:
     )
 
 
+def merge_present(histograms: Iterable[Histogram | None]) -> Histogram | None:
+    """Return the histogram of all that is present; None without any inference.
+
+    Raises:
+        ValueError: See `merge`.
+    """
+    whole = merge(one for one in histograms if one is not None)
+    return whole if whole.count else None
+
+
 def subtract(later: Histogram, earlier: Histogram) -> Histogram:
     """Return the inferences that `later` has beyond `earlier`, both snapshots of the same recorder.
 

@@ -55,6 +55,8 @@ class Telemetry(Message, frozen=True, kw_only=True):
         energy_j: The device's energy in the window, joules, in proportion to the time of the
             release's inferences; None if a part of the window is not known.
         throttled_s: Time in which the device slowed down for heat, seconds.
+        first_tokens: Histogram of the times to the first token, of inferences that wrote a text;
+            None without any. The latency of such an inference is the mean time of a further token.
     """
 
     digest: Word
@@ -74,6 +76,7 @@ class Telemetry(Message, frozen=True, kw_only=True):
     bad_input: Word = ""
     energy_j: Annotated[float, msgspec.Meta(ge=0, le=1e12)] | None = None
     throttled_s: Span = 0.0
+    first_tokens: Histogram | None = None
 
     @property
     def metered(self) -> int:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from edgepack.fleet.documents.fleet import EventView, FleetInfo
     from edgepack.fleet.documents.gates import Finding, GateView
-    from edgepack.fleet.documents.latency import LatencyPart, LatencyReport
+    from edgepack.fleet.documents.latency import LatencyPart, LatencyReport, TextTimes
     from edgepack.fleet.documents.logs import LogView
     from edgepack.fleet.documents.previews import (
         PreviewPart,
@@ -87,6 +87,7 @@ _MODULES = {
     "RolloutSettings": "edgepack.fleet.documents.rollouts",
     "RolloutView": "edgepack.fleet.documents.rollouts",
     "Selector": "edgepack.fleet.documents.rollouts",
+    "TextTimes": "edgepack.fleet.documents.latency",
     "TokenView": "edgepack.fleet.documents.access",
     "WebhookTrial": "edgepack.fleet.documents.webhooks",
     "WebhookView": "edgepack.fleet.documents.webhooks",
@@ -131,6 +132,7 @@ __all__ = [
     "RolloutSettings",
     "RolloutView",
     "Selector",
+    "TextTimes",
     "TokenView",
     "WebhookTrial",
     "WebhookView",

@@ -21,11 +21,11 @@ CREATE TABLE assignments (
 	FOREIGN KEY(rollout) REFERENCES rollouts (number), 
 	FOREIGN KEY(device) REFERENCES devices (id)
 );
-INSERT INTO "assignments" VALUES(1,'cam-1',0,'COMMITTED',1,1.7957714886327226162e+09,1.79577148875344967844e+09,'','','not reported yet','','');
-INSERT INTO "assignments" VALUES(1,'cam-2',0,'COMMITTED',1,1.7957714886327226162e+09,1.79577148913145470624e+09,'','','not reported yet','','');
-INSERT INTO "assignments" VALUES(1,'cam-3',0,'COMMITTED',1,1.7957714886327226162e+09,1.7957714892890796662e+09,'','','not reported yet','','');
-INSERT INTO "assignments" VALUES(2,'cam-1',0,'WORKING',2,1.79577148961387109754e+09,NULL,'','0101010101010101010101010101010101010101010101010101010101010101','not reported yet','berlin','');
-INSERT INTO "assignments" VALUES(2,'cam-2',0,'FAILED',2,1.79577148961387109754e+09,1.79577148978967785831e+09,'too hot','0101010101010101010101010101010101010101010101010101010101010101','not reported yet','berlin','');
+INSERT INTO "assignments" VALUES(1,'cam-1',0,'COMMITTED',1,1.79589928725114202504e+09,1.79589928731709337237e+09,'','','not reported yet','','');
+INSERT INTO "assignments" VALUES(1,'cam-2',0,'COMMITTED',1,1.79589928725114202504e+09,1.79589928742067861553e+09,'','','not reported yet','','');
+INSERT INTO "assignments" VALUES(1,'cam-3',0,'COMMITTED',1,1.79589928725114202504e+09,1.79589928749595618244e+09,'','','not reported yet','','');
+INSERT INTO "assignments" VALUES(2,'cam-1',0,'WORKING',2,1.79589928764305686945e+09,NULL,'','0101010101010101010101010101010101010101010101010101010101010101','not reported yet','berlin','');
+INSERT INTO "assignments" VALUES(2,'cam-2',0,'FAILED',2,1.79589928764305686945e+09,1.79589928771581912045e+09,'too hot','0101010101010101010101010101010101010101010101010101010101010101','not reported yet','berlin','');
 INSERT INTO "assignments" VALUES(2,'cam-3',1,'WAITING',NULL,NULL,NULL,'','','not reported yet','berlin','');
 CREATE TABLE audit (
 	id INTEGER NOT NULL, 
@@ -46,11 +46,11 @@ INSERT INTO "audit" VALUES(3,1.0,'controller','device.label','','cam-2','','','s
 INSERT INTO "audit" VALUES(4,1.0,'controller','device.enroll','','cam-3','','','enrolled in group g','{}');
 INSERT INTO "audit" VALUES(5,1.0,'controller','device.label','','cam-3','','','site=berlin','{}');
 INSERT INTO "audit" VALUES(6,1.0,'controller','rollout.start','r1','','digits','0101010101010101010101010101010101010101010101010101010101010101','started for group g','{"devices":3,"waves":"100%","control":"","soak_s":2.0,"min_inferences":0,"shadow":false,"shadow_differs":0.02,"deadline_s":900.0,"max_failed_share":0.1,"min_sample":5,"on_breach":"pause","gate_evidence":"required","split_by":"","evidence_s":900.0,"look_s":600.0,"max_per_site":0,"approve_waves":false,"not_before":null,"window":"","supersede":false}');
-INSERT INTO "audit" VALUES(7,1.7957714886327226162e+09,'controller','rollout.wave','r1','','digits','0101010101010101010101010101010101010101010101010101010101010101','wave 1 of 1: 3 devices','{"wave":1,"devices":3}');
-INSERT INTO "audit" VALUES(8,1.79577148940209436415e+09,'controller','rollout.finish','r1','','digits','0101010101010101010101010101010101010101010101010101010101010101','3 of 3 devices committed, 0 failed or stayed silent','{"committed":3,"failures":0.0}');
+INSERT INTO "audit" VALUES(7,1.79589928725114202504e+09,'controller','rollout.wave','r1','','digits','0101010101010101010101010101010101010101010101010101010101010101','wave 1 of 1: 3 devices','{"wave":1,"devices":3}');
+INSERT INTO "audit" VALUES(8,1.79589928752303242681e+09,'controller','rollout.finish','r1','','digits','0101010101010101010101010101010101010101010101010101010101010101','3 of 3 devices committed, 0 failed or stayed silent','{"committed":3,"failures":0.0}');
 INSERT INTO "audit" VALUES(9,1.0,'controller','rollout.start','r2','','digits','0202020202020202020202020202020202020202020202020202020202020202','started for group g','{"devices":3,"waves":"2,100%","control":"","soak_s":10.0,"min_inferences":0,"shadow":false,"shadow_differs":0.02,"deadline_s":900.0,"max_failed_share":0.1,"min_sample":1,"on_breach":"pause","gate_evidence":"required","split_by":"","evidence_s":900.0,"look_s":600.0,"max_per_site":3,"approve_waves":false,"not_before":null,"window":"","supersede":false}');
-INSERT INTO "audit" VALUES(10,1.79577148961387109754e+09,'controller','rollout.wave','r2','','digits','0202020202020202020202020202020202020202020202020202020202020202','wave 1 of 2: 2 devices','{"wave":1,"devices":2}');
-INSERT INTO "audit" VALUES(11,1.7957714898628594876e+09,'gate failures','rollout.breach','r2','','digits','0202020202020202020202020202020202020202020202020202020202020202','1 of 1 decided device of wave 1 failed or stayed silent (100%), more than 10%','{"gate":"failures","hardware_class":"","wave":1,"devices":1,"value":1.0,"bound":0.0014230401315538537,"threshold":0.1,"now":1.0,"on_breach":"pause"}');
+INSERT INTO "audit" VALUES(10,1.79589928764305686945e+09,'controller','rollout.wave','r2','','digits','0202020202020202020202020202020202020202020202020202020202020202','wave 1 of 2: 2 devices','{"wave":1,"devices":2}');
+INSERT INTO "audit" VALUES(11,1.79589928773896813397e+09,'gate failures','rollout.breach','r2','','digits','0202020202020202020202020202020202020202020202020202020202020202','1 of 1 decided device of wave 1 failed or stayed silent (100%), more than 10%','{"gate":"failures","hardware_class":"","wave":1,"devices":1,"value":1.0,"bound":0.0013472437845109106,"threshold":0.1,"now":1.0,"on_breach":"pause"}');
 CREATE TABLE captured_devices (
 	capture INTEGER NOT NULL, 
 	device VARCHAR NOT NULL, 
@@ -76,42 +76,53 @@ CREATE TABLE certificates (
 	pem TEXT NOT NULL, 
 	PRIMARY KEY (serial)
 );
-INSERT INTO "certificates" VALUES('1f241866babef5c81ab837f2b6f74f5e','cam-1','ca09307a0edfd0e955207f884894b7f72697dd14f6f2f9d71b79cee80ee87322',100000000000.0,'-----BEGIN CERTIFICATE-----
-MIIBfzCCASWgAwIBAgIUavDCFTCGVAbBQGSAJfrR19A4VCgwCgYIKoZIzj0EAwIw
-DjEMMAoGA1UEAwwDYW55MB4XDTI2MTEyNzA4MjQ0NloXDTI2MTEyNzEwMjQ0Nlow
-DjEMMAoGA1UEAwwDYW55MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEuh6ttdQT
-Qk+brlLNijqUcto6KfMyDG3iner88bSSevpsAsMg97VM33CDiRNT2V9pxIcjV3q7
-8TRzrPlt7wWkoaNhMF8wDAYDVR0TAQH/BAIwADAdBgNVHQ4EFgQUX37/jnEbCqE4
-yZAJRamhAc8xQdQwHwYDVR0jBBgwFoAUX37/jnEbCqE4yZAJRamhAc8xQdQwDwYD
-VR0RBAgwBocEfwAAATAKBggqhkjOPQQDAgNIADBFAiEA06VjvRFCUjh8kErnWkr4
-fy82DZSCkNC8u7VDUsGpX90CIG12L45FAdFfCymz9YYzF+3GJrpZb552X28rW9op
-MiAC
+INSERT INTO "certificates" VALUES('1f241866babef5c81ab837f2b6f74f5e','cam-1','14b6ba6ac2c3f9b701f29166911c879d3066da07e9a699f1a658c0e990832be8',100000000000.0,'-----BEGIN CERTIFICATE-----
+MIIBfzCCASWgAwIBAgIUYAJmmNWkcmBV/Uf/bo0hkkfpYZ0wCgYIKoZIzj0EAwIw
+DjEMMAoGA1UEAwwDYW55MB4XDTI2MTEyODE5NTQzOVoXDTI2MTEyODIxNTQzOVow
+DjEMMAoGA1UEAwwDYW55MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEA1OJCIMK
+BjtfWP5kE6FlvHezqbCP5POkKxCK71c649+QgwhioKVIp4vjvXxUaq+Le9h0ItSP
+tIJ7nDcYMSOlDqNhMF8wDAYDVR0TAQH/BAIwADAdBgNVHQ4EFgQU0l4f5M8/esDA
+R1lZbhRbOBw9YdcwHwYDVR0jBBgwFoAU0l4f5M8/esDAR1lZbhRbOBw9YdcwDwYD
+VR0RBAgwBocEfwAAATAKBggqhkjOPQQDAgNIADBFAiBbG8GFIjDpRoWpEMhJGexJ
+GzQWlMfsbsYX+i8L7B8ONwIhAIwSsE466TQiQiwf0f7KB569EMXbqS2Zimsswg5l
+YBYB
 -----END CERTIFICATE-----
 ');
-INSERT INTO "certificates" VALUES('b89d96e9d4b14fbe99016a2225581076','cam-2','ca09307a0edfd0e955207f884894b7f72697dd14f6f2f9d71b79cee80ee87322',100000000000.0,'-----BEGIN CERTIFICATE-----
-MIIBfzCCASWgAwIBAgIUavDCFTCGVAbBQGSAJfrR19A4VCgwCgYIKoZIzj0EAwIw
-DjEMMAoGA1UEAwwDYW55MB4XDTI2MTEyNzA4MjQ0NloXDTI2MTEyNzEwMjQ0Nlow
-DjEMMAoGA1UEAwwDYW55MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEuh6ttdQT
-Qk+brlLNijqUcto6KfMyDG3iner88bSSevpsAsMg97VM33CDiRNT2V9pxIcjV3q7
-8TRzrPlt7wWkoaNhMF8wDAYDVR0TAQH/BAIwADAdBgNVHQ4EFgQUX37/jnEbCqE4
-yZAJRamhAc8xQdQwHwYDVR0jBBgwFoAUX37/jnEbCqE4yZAJRamhAc8xQdQwDwYD
-VR0RBAgwBocEfwAAATAKBggqhkjOPQQDAgNIADBFAiEA06VjvRFCUjh8kErnWkr4
-fy82DZSCkNC8u7VDUsGpX90CIG12L45FAdFfCymz9YYzF+3GJrpZb552X28rW9op
-MiAC
+INSERT INTO "certificates" VALUES('b89d96e9d4b14fbe99016a2225581076','cam-2','14b6ba6ac2c3f9b701f29166911c879d3066da07e9a699f1a658c0e990832be8',100000000000.0,'-----BEGIN CERTIFICATE-----
+MIIBfzCCASWgAwIBAgIUYAJmmNWkcmBV/Uf/bo0hkkfpYZ0wCgYIKoZIzj0EAwIw
+DjEMMAoGA1UEAwwDYW55MB4XDTI2MTEyODE5NTQzOVoXDTI2MTEyODIxNTQzOVow
+DjEMMAoGA1UEAwwDYW55MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEA1OJCIMK
+BjtfWP5kE6FlvHezqbCP5POkKxCK71c649+QgwhioKVIp4vjvXxUaq+Le9h0ItSP
+tIJ7nDcYMSOlDqNhMF8wDAYDVR0TAQH/BAIwADAdBgNVHQ4EFgQU0l4f5M8/esDA
+R1lZbhRbOBw9YdcwHwYDVR0jBBgwFoAU0l4f5M8/esDAR1lZbhRbOBw9YdcwDwYD
+VR0RBAgwBocEfwAAATAKBggqhkjOPQQDAgNIADBFAiBbG8GFIjDpRoWpEMhJGexJ
+GzQWlMfsbsYX+i8L7B8ONwIhAIwSsE466TQiQiwf0f7KB569EMXbqS2Zimsswg5l
+YBYB
 -----END CERTIFICATE-----
 ');
-INSERT INTO "certificates" VALUES('9d707e90429add53418f7ed0aeb4ca40','cam-3','ca09307a0edfd0e955207f884894b7f72697dd14f6f2f9d71b79cee80ee87322',100000000000.0,'-----BEGIN CERTIFICATE-----
-MIIBfzCCASWgAwIBAgIUavDCFTCGVAbBQGSAJfrR19A4VCgwCgYIKoZIzj0EAwIw
-DjEMMAoGA1UEAwwDYW55MB4XDTI2MTEyNzA4MjQ0NloXDTI2MTEyNzEwMjQ0Nlow
-DjEMMAoGA1UEAwwDYW55MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEuh6ttdQT
-Qk+brlLNijqUcto6KfMyDG3iner88bSSevpsAsMg97VM33CDiRNT2V9pxIcjV3q7
-8TRzrPlt7wWkoaNhMF8wDAYDVR0TAQH/BAIwADAdBgNVHQ4EFgQUX37/jnEbCqE4
-yZAJRamhAc8xQdQwHwYDVR0jBBgwFoAUX37/jnEbCqE4yZAJRamhAc8xQdQwDwYD
-VR0RBAgwBocEfwAAATAKBggqhkjOPQQDAgNIADBFAiEA06VjvRFCUjh8kErnWkr4
-fy82DZSCkNC8u7VDUsGpX90CIG12L45FAdFfCymz9YYzF+3GJrpZb552X28rW9op
-MiAC
+INSERT INTO "certificates" VALUES('9d707e90429add53418f7ed0aeb4ca40','cam-3','14b6ba6ac2c3f9b701f29166911c879d3066da07e9a699f1a658c0e990832be8',100000000000.0,'-----BEGIN CERTIFICATE-----
+MIIBfzCCASWgAwIBAgIUYAJmmNWkcmBV/Uf/bo0hkkfpYZ0wCgYIKoZIzj0EAwIw
+DjEMMAoGA1UEAwwDYW55MB4XDTI2MTEyODE5NTQzOVoXDTI2MTEyODIxNTQzOVow
+DjEMMAoGA1UEAwwDYW55MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEA1OJCIMK
+BjtfWP5kE6FlvHezqbCP5POkKxCK71c649+QgwhioKVIp4vjvXxUaq+Le9h0ItSP
+tIJ7nDcYMSOlDqNhMF8wDAYDVR0TAQH/BAIwADAdBgNVHQ4EFgQU0l4f5M8/esDA
+R1lZbhRbOBw9YdcwHwYDVR0jBBgwFoAU0l4f5M8/esDAR1lZbhRbOBw9YdcwDwYD
+VR0RBAgwBocEfwAAATAKBggqhkjOPQQDAgNIADBFAiBbG8GFIjDpRoWpEMhJGexJ
+GzQWlMfsbsYX+i8L7B8ONwIhAIwSsE466TQiQiwf0f7KB569EMXbqS2Zimsswg5l
+YBYB
 -----END CERTIFICATE-----
 ');
+CREATE TABLE device_logs (
+	device VARCHAR NOT NULL, 
+	number INTEGER NOT NULL, 
+	wanted INTEGER NOT NULL, 
+	asked_at DOUBLE NOT NULL, 
+	expires_at DOUBLE NOT NULL, 
+	received_at DOUBLE NOT NULL, 
+	because VARCHAR NOT NULL, 
+	lines TEXT NOT NULL, 
+	PRIMARY KEY (device)
+);
 CREATE TABLE device_models (
 	device VARCHAR NOT NULL, 
 	name VARCHAR NOT NULL, 
@@ -148,9 +159,9 @@ CREATE TABLE devices (
 	symptom VARCHAR NOT NULL, 
 	PRIMARY KEY (id)
 );
-INSERT INTO "devices" VALUES('cam-1','g',1.0,1,1.7957714897201817036e+09,'b1','9b389847466c91ed of cam-1 b1',3,0,'{"v":1,"minor":0,"online":true,"at":1.0,"boot":"b1","facts":null,"sequence":2,"models":{"digits":{"state":"SOAKING","because":"","sequence":2,"acted_sequence":0,"rollout":"","target":null,"active":{"bundle":{"name":"digits","version":"2.0.0","release":2,"digest":"0202020202020202020202020202020202020202020202020202020202020202"},"choice":{"wanted":"","chosen":"cpu","provider":"CPUExecutionProvider","because":"","is_fallback":false,"probes":[],"rejected":{}},"since":1.0},"previous":{"name":"digits","version":"1.0.0","release":1,"digest":"0101010101010101010101010101010101010101010101010101010101010101"},"is_too_slow":false,"progress":0.0,"outcomes":null,"drift":null,"watch":null,"capture":null}},"warnings":[],"trust":null,"renewal":null}',2,'','{"v":1,"minor":0,"sequence":2,"models":{"digits":{"do":"run","sequence":2,"rollout":"r2","bundle":{"name":"digits","version":"2.0.0","release":2,"digest":"0202020202020202020202020202020202020202020202020202020202020202"},"manifest":{"path":"manifest.json","size_bytes":10,"sha256":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},"signature":{"path":"model.sig","size_bytes":10,"sha256":"bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"},"soak_s":10.0,"min_inferences":0,"deadline_s":810.0,"rollback":false,"max_slowdown":1.1,"shadow":null,"issued_at":1795771489.613871,"expires_at":null}},"captures":{}}',2,1.79577148961387109754e+09,'{"site":"berlin"}','','updating','');
-INSERT INTO "devices" VALUES('cam-2','g',1.0,1,1.79577148978967785831e+09,'b1','9b389847466c91ed of cam-2 b1',3,0,'{"v":1,"minor":0,"online":true,"at":1.0,"boot":"b1","facts":null,"sequence":2,"models":{"digits":{"state":"ROLLED_BACK","because":"too hot","sequence":2,"acted_sequence":0,"rollout":"","target":null,"active":{"bundle":{"name":"digits","version":"1.0.0","release":1,"digest":"0101010101010101010101010101010101010101010101010101010101010101"},"choice":{"wanted":"","chosen":"cpu","provider":"CPUExecutionProvider","because":"","is_fallback":false,"probes":[],"rejected":{}},"since":1.0},"previous":null,"is_too_slow":false,"progress":0.0,"outcomes":null,"drift":null,"watch":null,"capture":null}},"warnings":[],"trust":null,"renewal":null}',2,'','{"v":1,"minor":0,"sequence":2,"models":{"digits":{"do":"run","sequence":2,"rollout":"r2","bundle":{"name":"digits","version":"2.0.0","release":2,"digest":"0202020202020202020202020202020202020202020202020202020202020202"},"manifest":{"path":"manifest.json","size_bytes":10,"sha256":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},"signature":{"path":"model.sig","size_bytes":10,"sha256":"bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"},"soak_s":10.0,"min_inferences":0,"deadline_s":810.0,"rollback":false,"max_slowdown":1.1,"shadow":null,"issued_at":1795771489.613871,"expires_at":null}},"captures":{}}',2,1.79577148961387109754e+09,'{"site":"berlin"}','','failing','');
-INSERT INTO "devices" VALUES('cam-3','g',1.0,1,1.7957714892890796662e+09,'b1','9b389847466c91ed of cam-3 b1',2,0,'{"v":1,"minor":0,"online":true,"at":1.0,"boot":"b1","facts":null,"sequence":1,"models":{"digits":{"state":"COMMITTED","because":"","sequence":1,"acted_sequence":0,"rollout":"","target":null,"active":{"bundle":{"name":"digits","version":"1.0.0","release":1,"digest":"0101010101010101010101010101010101010101010101010101010101010101"},"choice":{"wanted":"","chosen":"cpu","provider":"CPUExecutionProvider","because":"","is_fallback":false,"probes":[],"rejected":{}},"since":1.0},"previous":null,"is_too_slow":false,"progress":0.0,"outcomes":null,"drift":null,"watch":null,"capture":null}},"warnings":[],"trust":null,"renewal":null}',1,'','{"v":1,"minor":0,"sequence":1,"models":{"digits":{"do":"run","sequence":1,"rollout":"r1","bundle":{"name":"digits","version":"1.0.0","release":1,"digest":"0101010101010101010101010101010101010101010101010101010101010101"},"manifest":{"path":"manifest.json","size_bytes":10,"sha256":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},"signature":{"path":"model.sig","size_bytes":10,"sha256":"bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"},"soak_s":2.0,"min_inferences":0,"deadline_s":810.0,"rollback":false,"max_slowdown":1.1,"shadow":null,"issued_at":1795771488.6327226,"expires_at":null}},"captures":{}}',1,1.7957714886327226162e+09,'{"site":"berlin"}','','settled','');
+INSERT INTO "devices" VALUES('cam-1','g',1.0,1,1.79589928768058085446e+09,'b1','c3ff2e1dd621ae8c of cam-1 b1',3,0,'{"v":1,"minor":0,"online":true,"at":1.0,"boot":"b1","facts":null,"sequence":2,"models":{"digits":{"state":"SOAKING","because":"","sequence":2,"acted_sequence":0,"rollout":"","target":null,"active":{"bundle":{"name":"digits","version":"2.0.0","release":2,"digest":"0202020202020202020202020202020202020202020202020202020202020202"},"choice":{"wanted":"","chosen":"cpu","provider":"CPUExecutionProvider","because":"","is_fallback":false,"probes":[],"rejected":{}},"since":1.0},"previous":{"name":"digits","version":"1.0.0","release":1,"digest":"0101010101010101010101010101010101010101010101010101010101010101"},"is_too_slow":false,"progress":0.0,"outcomes":null,"drift":null,"watch":null,"capture":null}},"warnings":[],"trust":null,"renewal":null}',2,'','{"v":1,"minor":0,"sequence":2,"models":{"digits":{"do":"run","sequence":2,"rollout":"r2","bundle":{"name":"digits","version":"2.0.0","release":2,"digest":"0202020202020202020202020202020202020202020202020202020202020202"},"manifest":{"path":"manifest.json","size_bytes":10,"sha256":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},"signature":{"path":"model.sig","size_bytes":10,"sha256":"bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"},"soak_s":10.0,"min_inferences":0,"deadline_s":810.0,"rollback":false,"max_slowdown":1.1,"shadow":null,"issued_at":1795899287.6430569,"expires_at":null}},"captures":{},"log":null}',2,1.79589928764305686945e+09,'{"site":"berlin"}','','updating','');
+INSERT INTO "devices" VALUES('cam-2','g',1.0,1,1.79589928771581912045e+09,'b1','c3ff2e1dd621ae8c of cam-2 b1',3,0,'{"v":1,"minor":0,"online":true,"at":1.0,"boot":"b1","facts":null,"sequence":2,"models":{"digits":{"state":"ROLLED_BACK","because":"too hot","sequence":2,"acted_sequence":0,"rollout":"","target":null,"active":{"bundle":{"name":"digits","version":"1.0.0","release":1,"digest":"0101010101010101010101010101010101010101010101010101010101010101"},"choice":{"wanted":"","chosen":"cpu","provider":"CPUExecutionProvider","because":"","is_fallback":false,"probes":[],"rejected":{}},"since":1.0},"previous":null,"is_too_slow":false,"progress":0.0,"outcomes":null,"drift":null,"watch":null,"capture":null}},"warnings":[],"trust":null,"renewal":null}',2,'','{"v":1,"minor":0,"sequence":2,"models":{"digits":{"do":"run","sequence":2,"rollout":"r2","bundle":{"name":"digits","version":"2.0.0","release":2,"digest":"0202020202020202020202020202020202020202020202020202020202020202"},"manifest":{"path":"manifest.json","size_bytes":10,"sha256":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},"signature":{"path":"model.sig","size_bytes":10,"sha256":"bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"},"soak_s":10.0,"min_inferences":0,"deadline_s":810.0,"rollback":false,"max_slowdown":1.1,"shadow":null,"issued_at":1795899287.6430569,"expires_at":null}},"captures":{},"log":null}',2,1.79589928764305686945e+09,'{"site":"berlin"}','','failing','');
+INSERT INTO "devices" VALUES('cam-3','g',1.0,1,1.79589928749595618244e+09,'b1','c3ff2e1dd621ae8c of cam-3 b1',2,0,'{"v":1,"minor":0,"online":true,"at":1.0,"boot":"b1","facts":null,"sequence":1,"models":{"digits":{"state":"COMMITTED","because":"","sequence":1,"acted_sequence":0,"rollout":"","target":null,"active":{"bundle":{"name":"digits","version":"1.0.0","release":1,"digest":"0101010101010101010101010101010101010101010101010101010101010101"},"choice":{"wanted":"","chosen":"cpu","provider":"CPUExecutionProvider","because":"","is_fallback":false,"probes":[],"rejected":{}},"since":1.0},"previous":null,"is_too_slow":false,"progress":0.0,"outcomes":null,"drift":null,"watch":null,"capture":null}},"warnings":[],"trust":null,"renewal":null}',1,'','{"v":1,"minor":0,"sequence":1,"models":{"digits":{"do":"run","sequence":1,"rollout":"r1","bundle":{"name":"digits","version":"1.0.0","release":1,"digest":"0101010101010101010101010101010101010101010101010101010101010101"},"manifest":{"path":"manifest.json","size_bytes":10,"sha256":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},"signature":{"path":"model.sig","size_bytes":10,"sha256":"bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"},"soak_s":2.0,"min_inferences":0,"deadline_s":810.0,"rollback":false,"max_slowdown":1.1,"shadow":null,"issued_at":1795899287.251142,"expires_at":null}},"captures":{},"log":null}',1,1.79589928725114202504e+09,'{"site":"berlin"}','','settled','');
 CREATE TABLE enrolment_tokens (
 	hash VARCHAR NOT NULL, 
 	device VARCHAR NOT NULL, 
@@ -172,11 +183,11 @@ CREATE TABLE events (
 	PRIMARY KEY (id)
 );
 INSERT INTO "events" VALUES(1,1.0,1.0,'','rollout','0101010101010101010101010101010101010101010101010101010101010101','','RUNNING','started for group g','r1');
-INSERT INTO "events" VALUES(2,1.7957714886327226162e+09,1.7957714886327226162e+09,'','rollout','0101010101010101010101010101010101010101010101010101010101010101','RUNNING','RUNNING','wave 1 of 1: 3 devices','r1');
-INSERT INTO "events" VALUES(3,1.79577148940209436415e+09,1.79577148940209436415e+09,'','rollout','0101010101010101010101010101010101010101010101010101010101010101','RUNNING','FINISHED','3 of 3 devices committed, 0 failed or stayed silent','r1');
+INSERT INTO "events" VALUES(2,1.79589928725114202504e+09,1.79589928725114202504e+09,'','rollout','0101010101010101010101010101010101010101010101010101010101010101','RUNNING','RUNNING','wave 1 of 1: 3 devices','r1');
+INSERT INTO "events" VALUES(3,1.79589928752303242681e+09,1.79589928752303242681e+09,'','rollout','0101010101010101010101010101010101010101010101010101010101010101','RUNNING','FINISHED','3 of 3 devices committed, 0 failed or stayed silent','r1');
 INSERT INTO "events" VALUES(4,1.0,1.0,'','rollout','0202020202020202020202020202020202020202020202020202020202020202','','RUNNING','started for group g','r2');
-INSERT INTO "events" VALUES(5,1.79577148961387109754e+09,1.79577148961387109754e+09,'','rollout','0202020202020202020202020202020202020202020202020202020202020202','RUNNING','RUNNING','wave 1 of 2: 2 devices','r2');
-INSERT INTO "events" VALUES(6,1.7957714898628594876e+09,1.7957714898628594876e+09,'','rollout','0202020202020202020202020202020202020202020202020202020202020202','RUNNING','PAUSED','1 of 1 decided device of wave 1 failed or stayed silent (100%), more than 10%','r2');
+INSERT INTO "events" VALUES(5,1.79589928764305686945e+09,1.79589928764305686945e+09,'','rollout','0202020202020202020202020202020202020202020202020202020202020202','RUNNING','RUNNING','wave 1 of 2: 2 devices','r2');
+INSERT INTO "events" VALUES(6,1.79589928773896813397e+09,1.79589928773896813397e+09,'','rollout','0202020202020202020202020202020202020202020202020202020202020202','RUNNING','PAUSED','1 of 1 decided device of wave 1 failed or stayed silent (100%), more than 10%','r2');
 CREATE TABLE label_sets (
 	id INTEGER NOT NULL, 
 	digest VARCHAR NOT NULL, 
@@ -198,10 +209,11 @@ CREATE TABLE labelled_latency (
 	start INTEGER NOT NULL, 
 	failures INTEGER NOT NULL, 
 	histogram TEXT NOT NULL, 
+	first_tokens TEXT NOT NULL, 
 	PRIMARY KEY (label_set, rollout, digest, device_group, hardware_class, provider, variant, is_simulator, length_s, start)
 );
-INSERT INTO "labelled_latency" VALUES(1,1,'0101010101010101010101010101010101010101010101010101010101010101','g','','CPUExecutionProvider','cpu',0,3600,1795770000,0,'{"growth":1.05,"counts":{"0":3,"15":3,"23":3},"count":9,"sum_ms":18.0,"min_ms":1.0,"max_ms":3.0}');
-INSERT INTO "labelled_latency" VALUES(1,1,'0101010101010101010101010101010101010101010101010101010101010101','g','','CPUExecutionProvider','cpu',0,86400,1795737600,0,'{"growth":1.05,"counts":{"0":3,"15":3,"23":3},"count":9,"sum_ms":18.0,"min_ms":1.0,"max_ms":3.0}');
+INSERT INTO "labelled_latency" VALUES(1,1,'0101010101010101010101010101010101010101010101010101010101010101','g','','CPUExecutionProvider','cpu',0,3600,1795896000,0,'{"growth":1.05,"counts":{"0":3,"15":3,"23":3},"count":9,"sum_ms":18.0,"min_ms":1.0,"max_ms":3.0}','{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0}');
+INSERT INTO "labelled_latency" VALUES(1,1,'0101010101010101010101010101010101010101010101010101010101010101','g','','CPUExecutionProvider','cpu',0,86400,1795824000,0,'{"growth":1.05,"counts":{"0":3,"15":3,"23":3},"count":9,"sum_ms":18.0,"min_ms":1.0,"max_ms":3.0}','{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0}');
 CREATE TABLE latency (
 	rollout INTEGER NOT NULL, 
 	digest VARCHAR NOT NULL, 
@@ -214,11 +226,12 @@ CREATE TABLE latency (
 	start INTEGER NOT NULL, 
 	failures INTEGER NOT NULL, 
 	histogram TEXT NOT NULL, 
+	first_tokens TEXT NOT NULL, 
 	PRIMARY KEY (rollout, digest, device_group, hardware_class, provider, variant, is_simulator, length_s, start)
 );
-INSERT INTO "latency" VALUES(1,'0101010101010101010101010101010101010101010101010101010101010101','g','','CPUExecutionProvider','cpu',0,60,1795771440,0,'{"growth":1.05,"counts":{"0":3,"15":3,"23":3},"count":9,"sum_ms":18.0,"min_ms":1.0,"max_ms":3.0}');
-INSERT INTO "latency" VALUES(1,'0101010101010101010101010101010101010101010101010101010101010101','g','','CPUExecutionProvider','cpu',0,3600,1795770000,0,'{"growth":1.05,"counts":{"0":3,"15":3,"23":3},"count":9,"sum_ms":18.0,"min_ms":1.0,"max_ms":3.0}');
-INSERT INTO "latency" VALUES(1,'0101010101010101010101010101010101010101010101010101010101010101','g','','CPUExecutionProvider','cpu',0,86400,1795737600,0,'{"growth":1.05,"counts":{"0":3,"15":3,"23":3},"count":9,"sum_ms":18.0,"min_ms":1.0,"max_ms":3.0}');
+INSERT INTO "latency" VALUES(1,'0101010101010101010101010101010101010101010101010101010101010101','g','','CPUExecutionProvider','cpu',0,60,1795899240,0,'{"growth":1.05,"counts":{"0":3,"15":3,"23":3},"count":9,"sum_ms":18.0,"min_ms":1.0,"max_ms":3.0}','{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0}');
+INSERT INTO "latency" VALUES(1,'0101010101010101010101010101010101010101010101010101010101010101','g','','CPUExecutionProvider','cpu',0,3600,1795896000,0,'{"growth":1.05,"counts":{"0":3,"15":3,"23":3},"count":9,"sum_ms":18.0,"min_ms":1.0,"max_ms":3.0}','{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0}');
+INSERT INTO "latency" VALUES(1,'0101010101010101010101010101010101010101010101010101010101010101','g','','CPUExecutionProvider','cpu',0,86400,1795824000,0,'{"growth":1.05,"counts":{"0":3,"15":3,"23":3},"count":9,"sum_ms":18.0,"min_ms":1.0,"max_ms":3.0}','{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0}');
 CREATE TABLE latency_sources (
 	device VARCHAR NOT NULL, 
 	digest VARCHAR NOT NULL, 
@@ -230,9 +243,9 @@ CREATE TABLE latency_sources (
 	told_at DOUBLE NOT NULL, 
 	PRIMARY KEY (device, digest, variant, provider)
 );
-INSERT INTO "latency_sources" VALUES('cam-1','0101010101010101010101010101010101010101010101010101010101010101','cpu','CPUExecutionProvider',1,'',0,1.79577148891576933867e+09);
-INSERT INTO "latency_sources" VALUES('cam-2','0101010101010101010101010101010101010101010101010101010101010101','cpu','CPUExecutionProvider',1,'',0,1.79577148921152591706e+09);
-INSERT INTO "latency_sources" VALUES('cam-3','0101010101010101010101010101010101010101010101010101010101010101','cpu','CPUExecutionProvider',1,'',0,1.79577148950553631785e+09);
+INSERT INTO "latency_sources" VALUES('cam-1','0101010101010101010101010101010101010101010101010101010101010101','cpu','CPUExecutionProvider',1,'',0,1.79589928735604500769e+09);
+INSERT INTO "latency_sources" VALUES('cam-2','0101010101010101010101010101010101010101010101010101010101010101','cpu','CPUExecutionProvider',1,'',0,1.79589928746327638633e+09);
+INSERT INTO "latency_sources" VALUES('cam-3','0101010101010101010101010101010101010101010101010101010101010101','cpu','CPUExecutionProvider',1,'',0,1.79589928757629847528e+09);
 CREATE TABLE leases (
 	name VARCHAR NOT NULL, 
 	epoch INTEGER NOT NULL, 
@@ -252,7 +265,7 @@ CREATE TABLE looks (
 	found TEXT NOT NULL, 
 	PRIMARY KEY (rollout, hardware_class, wave, look)
 );
-INSERT INTO "looks" VALUES(1,'not reported yet',0,5,1.79577148940209436415e+09,'{"p95":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null},"p99":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null},"memory":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null},"temperature":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null},"drift":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null},"energy":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null}}');
+INSERT INTO "looks" VALUES(1,'not reported yet',0,5,1.79589928752303242681e+09,'{"p95":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null,"squares":0.0},"p99":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null,"squares":0.0},"memory":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null,"squares":0.0},"temperature":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null,"squares":0.0},"drift":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null,"squares":0.0},"energy":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null,"squares":0.0},"first_token":{"devices":0,"unbased":0,"value":0.0,"bound":0.0,"before":0.0,"controls":null,"squares":0.0}}');
 CREATE TABLE measurements (
 	device VARCHAR NOT NULL, 
 	digest VARCHAR NOT NULL, 
@@ -267,11 +280,11 @@ CREATE TABLE measurements (
 	told TEXT NOT NULL, 
 	PRIMARY KEY (device, digest)
 );
-INSERT INTO "measurements" VALUES('cam-1','0101010101010101010101010101010101010101010101010101010101010101',1,0,'not reported yet','',600.0,0,'{}','{"fallbacks":[0.0,null]}','{"older":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0],"recent":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0],"packed":[],"timed_s":0.0,"closed":0,"began":1795771458.9157693,"current":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0],"since":1795771458.9157693,"until":1795771488.9157693}');
-INSERT INTO "measurements" VALUES('cam-2','0101010101010101010101010101010101010101010101010101010101010101',1,0,'not reported yet','',600.0,0,'{}','{"fallbacks":[0.0,null]}','{"older":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0],"recent":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0],"packed":[],"timed_s":0.0,"closed":0,"began":1795771459.211526,"current":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0],"since":1795771459.211526,"until":1795771489.211526}');
-INSERT INTO "measurements" VALUES('cam-3','0101010101010101010101010101010101010101010101010101010101010101',1,0,'not reported yet','',600.0,0,'{}','{"fallbacks":[0.0,null]}','{"older":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0],"recent":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0],"packed":[],"timed_s":0.0,"closed":0,"began":1795771459.5055363,"current":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0],"since":1795771459.5055363,"until":1795771489.5055363}');
-INSERT INTO "measurements" VALUES('cam-1','0202020202020202020202020202020202020202020202020202020202020202',2,0,'not reported yet','0101010101010101010101010101010101010101010101010101010101010101',600.0,0,'{"fallbacks":0.0}','{}','{"older":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0],"recent":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0],"packed":[],"timed_s":0.0,"closed":0,"began":0.0,"current":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0],"since":0.0,"until":0.0}');
-INSERT INTO "measurements" VALUES('cam-2','0202020202020202020202020202020202020202020202020202020202020202',2,0,'not reported yet','0101010101010101010101010101010101010101010101010101010101010101',600.0,0,'{"fallbacks":0.0}','{}','{"older":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0],"recent":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0],"packed":[],"timed_s":0.0,"closed":0,"began":0.0,"current":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0],"since":0.0,"until":0.0}');
+INSERT INTO "measurements" VALUES('cam-1','0101010101010101010101010101010101010101010101010101010101010101',1,0,'not reported yet','',600.0,0,'{}','{"fallbacks":[0.0,null]}','{"older":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0}],"recent":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0}],"packed":[],"timed_s":0.0,"closed":0,"began":1795899257.356045,"current":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0}],"since":1795899257.356045,"until":1795899287.356045}');
+INSERT INTO "measurements" VALUES('cam-2','0101010101010101010101010101010101010101010101010101010101010101',1,0,'not reported yet','',600.0,0,'{}','{"fallbacks":[0.0,null]}','{"older":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0}],"recent":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0}],"packed":[],"timed_s":0.0,"closed":0,"began":1795899257.4632764,"current":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0}],"since":1795899257.4632764,"until":1795899287.4632764}');
+INSERT INTO "measurements" VALUES('cam-3','0101010101010101010101010101010101010101010101010101010101010101',1,0,'not reported yet','',600.0,0,'{}','{"fallbacks":[0.0,null]}','{"older":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0}],"recent":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0}],"packed":[],"timed_s":0.0,"closed":0,"began":1795899257.5762985,"current":[1,{"growth":1.05,"counts":{"0":1,"15":1,"23":1},"count":3,"sum_ms":6.0,"min_ms":1.0,"max_ms":3.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0}],"since":1795899257.5762985,"until":1795899287.5762985}');
+INSERT INTO "measurements" VALUES('cam-1','0202020202020202020202020202020202020202020202020202020202020202',2,0,'not reported yet','0101010101010101010101010101010101010101010101010101010101010101',600.0,0,'{"fallbacks":0.0}','{}','{"older":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0}],"recent":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0}],"packed":[],"timed_s":0.0,"closed":0,"began":0.0,"current":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0}],"since":0.0,"until":0.0}');
+INSERT INTO "measurements" VALUES('cam-2','0202020202020202020202020202020202020202020202020202020202020202',2,0,'not reported yet','0101010101010101010101010101010101010101010101010101010101010101',600.0,0,'{"fallbacks":0.0}','{}','{"older":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0}],"recent":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0}],"packed":[],"timed_s":0.0,"closed":0,"began":0.0,"current":[0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0},0,0,0,0.0,0,0.0,0,0,0,0,0.0,0,{"growth":1.05,"counts":{},"count":0,"sum_ms":0.0,"min_ms":0.0,"max_ms":0.0}],"since":0.0,"until":0.0}');
 CREATE TABLE noise (
 	digest VARCHAR NOT NULL, 
 	hardware_class VARCHAR NOT NULL, 
@@ -326,19 +339,8 @@ CREATE TABLE rollouts (
 	PRIMARY KEY (number), 
 	FOREIGN KEY(digest) REFERENCES releases (digest)
 );
-INSERT INTO "rollouts" VALUES(1,'0101010101010101010101010101010101010101010101010101010101010101','{"kind":"group","group":"g","where":"","devices":[]}','{"waves":"100%","control":"","soak_s":2.0,"min_inferences":0,"shadow":false,"shadow_differs":0.02,"deadline_s":900.0,"max_failed_share":0.1,"min_sample":5,"on_breach":"pause","gates":{},"gate_evidence":"required","split_by":"","evidence_s":900.0,"look_s":600.0,"max_per_site":0,"approve_waves":false,"not_before":null,"window":"","supersede":false}',0,1,0,'FINISHED','3 of 3 devices committed, 0 failed or stayed silent',1.0,1.79577148940209436415e+09,'',NULL,'{}','[]',0,'[]','','','[{"name":"failures","hardware_class":"","threshold":0.1,"comparison":"share","unit":"%","devices":3,"value":0.0,"bound":null,"before":null,"now":0.0,"verdict":"pass","because":"0 of 3 decided devices of wave 1 failed or stayed silent","controls":null},{"name":"p95","hardware_class":"","threshold":1.1,"comparison":"ratio","unit":"ms","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"p99","hardware_class":"","threshold":1.25,"comparison":"ratio","unit":"ms","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"errors","hardware_class":"","threshold":0.01,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"fallbacks","hardware_class":"not reported yet","threshold":0.1,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no baseline","because":"3 devices measured it, and nothing is known of the release before","controls":null},{"name":"memory","hardware_class":"","threshold":1.2,"comparison":"ratio","unit":"bytes","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"temperature","hardware_class":"","threshold":10.0,"comparison":"rise","unit":"°C","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"golden","hardware_class":"","threshold":0.05,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"shadow","hardware_class":"","threshold":0.05,"comparison":"share","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"drift","hardware_class":"","threshold":null,"comparison":"rise","unit":"SD","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"off","because":"switched off","controls":null},{"name":"energy","hardware_class":"","threshold":null,"comparison":"ratio","unit":"J","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"off","because":"switched off","controls":null}]',1.79577148940209436415e+09,'','[]');
-INSERT INTO "rollouts" VALUES(2,'0202020202020202020202020202020202020202020202020202020202020202','{"kind":"group","group":"g","where":"","devices":[]}','{"waves":"2,100%","control":"","soak_s":10.0,"min_inferences":0,"shadow":false,"shadow_differs":0.02,"deadline_s":900.0,"max_failed_share":0.1,"min_sample":1,"on_breach":"pause","gates":{},"gate_evidence":"required","split_by":"","evidence_s":900.0,"look_s":600.0,"max_per_site":3,"approve_waves":false,"not_before":null,"window":"","supersede":false}',0,2,0,'PAUSED','1 of 1 decided device of wave 1 failed or stayed silent (100%), more than 10%',1.0,1.7957714898628594876e+09,'',NULL,'{}','[]',0,'[]','','','[{"name":"failures","hardware_class":"","threshold":0.1,"comparison":"share","unit":"%","devices":1,"value":1.0,"bound":0.0014230401315538537,"before":null,"now":1.0,"verdict":"breach","because":"1 of 1 decided device of wave 1 failed or stayed silent (100%), more than 10%","controls":null},{"name":"p95","hardware_class":"","threshold":1.1,"comparison":"ratio","unit":"ms","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"p99","hardware_class":"","threshold":1.25,"comparison":"ratio","unit":"ms","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"errors","hardware_class":"","threshold":0.01,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"fallbacks","hardware_class":"","threshold":0.1,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"memory","hardware_class":"","threshold":1.2,"comparison":"ratio","unit":"bytes","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"temperature","hardware_class":"","threshold":10.0,"comparison":"rise","unit":"°C","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"golden","hardware_class":"","threshold":0.05,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"shadow","hardware_class":"","threshold":0.05,"comparison":"share","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"drift","hardware_class":"","threshold":null,"comparison":"rise","unit":"SD","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"off","because":"switched off","controls":null},{"name":"energy","hardware_class":"","threshold":null,"comparison":"ratio","unit":"J","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"off","because":"switched off","controls":null}]',1.7957714898628594876e+09,'gate failures','[]');
-CREATE TABLE device_logs (
-	device VARCHAR NOT NULL, 
-	number INTEGER NOT NULL, 
-	wanted INTEGER NOT NULL, 
-	asked_at DOUBLE NOT NULL, 
-	expires_at DOUBLE NOT NULL, 
-	received_at DOUBLE NOT NULL, 
-	because VARCHAR NOT NULL, 
-	lines TEXT NOT NULL, 
-	PRIMARY KEY (device)
-);
+INSERT INTO "rollouts" VALUES(1,'0101010101010101010101010101010101010101010101010101010101010101','{"kind":"group","group":"g","where":"","devices":[]}','{"waves":"100%","control":"","soak_s":2.0,"min_inferences":0,"shadow":false,"shadow_differs":0.02,"deadline_s":900.0,"max_failed_share":0.1,"min_sample":5,"on_breach":"pause","gates":{},"gate_evidence":"required","split_by":"","evidence_s":900.0,"look_s":600.0,"max_per_site":0,"approve_waves":false,"not_before":null,"window":"","supersede":false}',0,1,0,'FINISHED','3 of 3 devices committed, 0 failed or stayed silent',1.0,1.79589928752303242681e+09,'',NULL,'{}','[]',0,'[]','','','[{"name":"failures","hardware_class":"","threshold":0.1,"comparison":"share","unit":"%","devices":3,"value":0.0,"bound":null,"before":null,"now":0.0,"verdict":"pass","because":"0 of 3 decided devices of wave 1 failed or stayed silent","controls":null},{"name":"p95","hardware_class":"","threshold":1.1,"comparison":"ratio","unit":"ms","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"p99","hardware_class":"","threshold":1.25,"comparison":"ratio","unit":"ms","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"errors","hardware_class":"","threshold":0.01,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"fallbacks","hardware_class":"not reported yet","threshold":0.1,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no baseline","because":"3 devices measured it, and nothing is known of the release before","controls":null},{"name":"memory","hardware_class":"","threshold":1.2,"comparison":"ratio","unit":"bytes","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"temperature","hardware_class":"","threshold":10.0,"comparison":"rise","unit":"°C","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"golden","hardware_class":"","threshold":0.05,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"shadow","hardware_class":"","threshold":0.05,"comparison":"share","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"drift","hardware_class":"","threshold":null,"comparison":"rise","unit":"SD","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"off","because":"switched off","controls":null},{"name":"energy","hardware_class":"","threshold":null,"comparison":"ratio","unit":"J","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"off","because":"switched off","controls":null},{"name":"first_token","hardware_class":"","threshold":null,"comparison":"ratio","unit":"ms","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"off","because":"switched off","controls":null}]',1.79589928752303242681e+09,'','[]');
+INSERT INTO "rollouts" VALUES(2,'0202020202020202020202020202020202020202020202020202020202020202','{"kind":"group","group":"g","where":"","devices":[]}','{"waves":"2,100%","control":"","soak_s":10.0,"min_inferences":0,"shadow":false,"shadow_differs":0.02,"deadline_s":900.0,"max_failed_share":0.1,"min_sample":1,"on_breach":"pause","gates":{},"gate_evidence":"required","split_by":"","evidence_s":900.0,"look_s":600.0,"max_per_site":3,"approve_waves":false,"not_before":null,"window":"","supersede":false}',0,2,0,'PAUSED','1 of 1 decided device of wave 1 failed or stayed silent (100%), more than 10%',1.0,1.79589928773896813397e+09,'',NULL,'{}','[]',0,'[]','','','[{"name":"failures","hardware_class":"","threshold":0.1,"comparison":"share","unit":"%","devices":1,"value":1.0,"bound":0.0013472437845109106,"before":null,"now":1.0,"verdict":"breach","because":"1 of 1 decided device of wave 1 failed or stayed silent (100%), more than 10%","controls":null},{"name":"p95","hardware_class":"","threshold":1.1,"comparison":"ratio","unit":"ms","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"p99","hardware_class":"","threshold":1.25,"comparison":"ratio","unit":"ms","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"errors","hardware_class":"","threshold":0.01,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"fallbacks","hardware_class":"","threshold":0.1,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"memory","hardware_class":"","threshold":1.2,"comparison":"ratio","unit":"bytes","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"temperature","hardware_class":"","threshold":10.0,"comparison":"rise","unit":"°C","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"golden","hardware_class":"","threshold":0.05,"comparison":"rise","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"shadow","hardware_class":"","threshold":0.05,"comparison":"share","unit":"%","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"no evidence","because":"no device measured it","controls":null},{"name":"drift","hardware_class":"","threshold":null,"comparison":"rise","unit":"SD","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"off","because":"switched off","controls":null},{"name":"energy","hardware_class":"","threshold":null,"comparison":"ratio","unit":"J","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"off","because":"switched off","controls":null},{"name":"first_token","hardware_class":"","threshold":null,"comparison":"ratio","unit":"ms","devices":0,"value":null,"bound":null,"before":null,"now":null,"verdict":"off","because":"switched off","controls":null}]',1.79589928773896813397e+09,'gate failures','[]');
 CREATE TABLE sample_pieces (
 	device VARCHAR NOT NULL, 
 	sample VARCHAR NOT NULL, 
@@ -375,9 +377,9 @@ CREATE TABLE telemetry_sequences (
 	counted_until DOUBLE NOT NULL, 
 	PRIMARY KEY (device)
 );
-INSERT INTO "telemetry_sequences" VALUES('cam-1','9b389847466c91ed of cam-1 b1',1,1,1.795685088915772438e+09);
-INSERT INTO "telemetry_sequences" VALUES('cam-2','9b389847466c91ed of cam-2 b1',1,1,1.79568508921152901651e+09);
-INSERT INTO "telemetry_sequences" VALUES('cam-3','9b389847466c91ed of cam-3 b1',1,1,1.7956850895055394173e+09);
+INSERT INTO "telemetry_sequences" VALUES('cam-1','c3ff2e1dd621ae8c of cam-1 b1',1,1,1.79581288735604810719e+09);
+INSERT INTO "telemetry_sequences" VALUES('cam-2','c3ff2e1dd621ae8c of cam-2 b1',1,1,1.79581288746327948566e+09);
+INSERT INTO "telemetry_sequences" VALUES('cam-3','c3ff2e1dd621ae8c of cam-3 b1',1,1,1.79581288757630157465e+09);
 CREATE TABLE tokens (
 	name VARCHAR NOT NULL, 
 	role VARCHAR NOT NULL, 
@@ -437,14 +439,14 @@ CREATE TABLE webhooks (
 	next_at DOUBLE NOT NULL, 
 	PRIMARY KEY (name)
 );
-CREATE INDEX ix_devices_device_group ON devices (device_group);
-CREATE INDEX devices_by_standing ON devices (standing, online, desired_sequence, reported_sequence, symptom, id);
 CREATE INDEX ix_devices_online ON devices (online);
+CREATE INDEX devices_by_standing ON devices (standing, online, desired_sequence, reported_sequence, symptom, id);
+CREATE INDEX ix_devices_device_group ON devices (device_group);
 CREATE INDEX device_models_by_release ON device_models (name, digest, version, device);
 CREATE INDEX measurements_by_rollout ON measurements (rollout, hardware_class, wave, device) WHERE rollout != 0;
-CREATE INDEX events_by_rollout ON events (rollout, device, id);
 CREATE INDEX events_by_device ON events (device, id);
 CREATE INDEX ix_events_received_at ON events (received_at);
+CREATE INDEX events_by_rollout ON events (rollout, device, id);
 CREATE INDEX ix_certificates_device ON certificates (device);
 CREATE INDEX ix_enrolment_tokens_device ON enrolment_tokens (device);
 CREATE INDEX ix_sessions_expires_at ON sessions (expires_at);
@@ -460,8 +462,8 @@ CREATE INDEX ix_captures_model ON captures (model);
 CREATE INDEX ix_samples_capture ON samples (capture);
 CREATE INDEX samples_by_model ON samples (model, is_whole, device, sample);
 CREATE INDEX ix_rollouts_state ON rollouts (state);
-CREATE INDEX assignments_by_device ON assignments (device, sequence);
 CREATE INDEX assignments_by_state ON assignments (rollout, state, offered_at);
 CREATE INDEX assignments_waiting ON assignments (rollout, wave, device) WHERE state = 'WAITING';
+CREATE INDEX assignments_by_device ON assignments (device, sequence);
 CREATE INDEX assignments_by_site ON assignments (rollout, site, state) WHERE site != '';
 COMMIT;

@@ -99,6 +99,24 @@ def test_a_gross_slowdown_over_several_intervals_is_proven_and_a_burst_is_not(
     assert bool(verdict.because) == (answer == "proven")
 
 
+@pytest.mark.parametrize(("first_ms", "answer"), [(300.0, "proven"), (110.0, "fine")])
+def test_slow_first_tokens_of_a_release_that_soaks_are_proven(first_ms: float, answer: str) -> None:
+    def pace(first_ms: float) -> Pace:
+        found = Pace()
+        for _ in range(2 * INTERVALS):
+            first_tokens = window([first_ms] * 20).latency
+            text = msgspec.structs.replace(window([10.0] * 20), first_tokens=first_tokens)
+            found = found.plus(text, 60.0)
+        return found
+
+    before, now = pace(100.0), pace(first_ms)
+    assert before.intervals == now.intervals, "their tokens take the same time"
+    verdict = judge(before, now, 2.0, "chat 1.0.0", is_last=False)
+    assert verdict.answer == answer
+    if answer == "proven":
+        assert "first tokens of texts take 3.0 times as long as with chat 1.0.0" in verdict.because
+
+
 def past(levels: Sequence[float]) -> Verdict:
     """Return the verdict on a committed release by its own past."""
     return judge_past(Observed(is_soaking=False, before=pace_of(levels), slowdown=2.0))

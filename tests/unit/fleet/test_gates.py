@@ -111,7 +111,9 @@ def test_golden_and_shadow_are_worded_by_the_answers_of_the_task() -> None:
 
 def test_what_is_not_known_is_said_and_never_passes_in_silence() -> None:
     none = {view.name: view.verdict for view in judge(PLAN, {}, ())}
-    assert none == dict.fromkeys(BY_NAME, "no evidence") | {"drift": "off", "energy": "off"}
+    assert none == dict.fromkeys(BY_NAME, "no evidence") | dict.fromkeys(
+        ("drift", "energy", "first_token"), "off"
+    )
     (view,) = [
         view for view in judge(PLAN, {"a": {"p95": Found(unbased=3)}}, ()) if view.name == "p95"
     ]
@@ -338,3 +340,11 @@ def test_without_evidence_the_next_wave_waits_and_the_last_one_ends() -> None:
     assert decide(approved, waiting) == Offer(wave=1, devices=1)
     last = msgspec.structs.replace(asked, wave=1)
     assert isinstance(decide(last, {"a": waves_of("0:COMMITTED 1:COMMITTED")}), Finish)
+
+
+def test_gate_of_first_tokens_is_on_for_models_that_write_texts_alone() -> None:
+    gate, plain = BY_NAME["first_token"], Plan({})
+    of_texts = Plan({}, items="classes and tokens")
+    assert (plain.threshold(gate), of_texts.threshold(gate)) == (None, gate.threshold)
+    assert Plan({"first_token": 1.5}).threshold(gate) == 1.5
+    assert plain.alpha() > of_texts.alpha(), "it takes nothing from the gates of other models"

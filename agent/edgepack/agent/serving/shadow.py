@@ -53,8 +53,9 @@ LEAST_MS = 0.1
 _CLOSE_S = 5.0
 
 
-_Taken = tuple[dict[str, Tensor], dict[str, Tensor] | None, float]
-"""Inputs, outputs (None for a text that still runs) and duration of an inference."""
+_Taken = tuple[dict[str, Tensor], dict[str, Tensor] | None, float, dict[str, Tensor] | None]
+"""Inputs, outputs and duration of an inference; of a text in place of outputs None, since it still
+runs, and at last the inputs of its last token."""
 
 
 class ShadowRunner:
@@ -111,13 +112,14 @@ class ShadowRunner:
         self._thread = threading.Thread(target=self._work, name=title, daemon=True)
         self._thread.start()
 
-    def offer_text(self, feeds: Mapping[str, Tensor]) -> None:
+    def offer_text(self, feeds: Mapping[str, Tensor], token: Mapping[str, Tensor]) -> None:
         """Take a text, if selected; never wait. Both releases then run the text at once.
 
         The inputs are never kept as a sample.
 
         Args:
             feeds: Inputs that have the text and an empty cache; nobody changes the arrays.
+            token: The same of the last token alone, so that the time of a token is compared, too.
         """
         if self._stop.is_set():
             return
@@ -125,7 +127,7 @@ class ShadowRunner:
         if random.random() >= self.shadow.share:
             return
         if self._is_free.acquire(blocking=False):
-            self._queue.put((dict(feeds), None, 0.0))
+            self._queue.put((dict(feeds), None, 0.0, dict(token)))
         else:
             self._recorder.drop()
 
@@ -154,7 +156,7 @@ class ShadowRunner:
             self._end(f"the tensors of one inference have more than {MAX_BYTES / 1e6:.0f} MB")
         else:
             try:
-                self._queue.put((_copy(feeds), _copy(judged), taken_ms))
+                self._queue.put((_copy(feeds), _copy(judged), taken_ms, None))
             except MemoryError:
                 self._end("no memory is left to copy an inference")
 
@@ -217,27 +219,35 @@ class ShadowRunner:
                     self._process.open(self._request, errors)
                     is_open = True
                 began = time.monotonic()
-                feeds, outputs, serving_ms = taken
-                is_text = outputs is None
+                feeds, outputs, serving_ms, token = taken
                 if outputs is None:
                     outputs, serving_ms = self._session.run_timed(feeds)
                 answer = self._process.ask(feeds, outputs)
+                is_slow = self._is_slow(answer.taken_ms, serving_ms)
+                if token is not None:
+                    outputs, serving_ms = self._session.run_timed(token)
+                    further = self._process.ask(token, outputs)
+                    is_slow |= self._is_slow(further.taken_ms, serving_ms)
                 is_spaced = began - self._spaced_at >= self.spacing_s
                 if is_spaced:
                     self._spaced_at = began
-                limit_ms = self.shadow.slow_times * max(serving_ms, LEAST_MS)
                 self._recorder.add(
                     agreed=answer.agreed and not answer.failed,
                     is_spaced=is_spaced,
                     failed=answer.failed,
-                    is_slow=0 < limit_ms < answer.taken_ms,
+                    is_slow=is_slow,
                 )
-                if not answer.agreed and not is_text:
+                if not answer.agreed and token is None:
                     self._note_disagreement(feeds)
                 busy_s = time.monotonic() - began
                 self._stop.wait(busy_s / self.shadow.busy_share - busy_s)
             del taken
             self._is_free.release()
+
+    def _is_slow(self, taken_ms: float, serving_ms: float) -> bool:
+        """Check whether a shadow inference took too long beside that of the serving release."""
+        limit_ms = self.shadow.slow_times * max(serving_ms, LEAST_MS)
+        return 0 < limit_ms < taken_ms
 
 
 def _lock(folder: Path, held: contextlib.ExitStack) -> bool:

@@ -164,15 +164,12 @@ class OwnGeneration(Generation):
             self.close()
 
     def _count(self, release: OpenedModel) -> None:
-        """Count the text as one inference, whose latency is that of a token.
-
-        The time of a whole text depends on its length, which the application chooses: watch and
-        gates could not compare releases by it.
-        """
-        self._record.latency.record(self.token_ms or self.first_token_ms)
+        """Count the text as one inference, and offer the text for comparison."""
+        token_ms = self.token_ms or self.first_token_ms / self.prompt_tokens
+        self._record.latency.record_text(self.first_token_ms, token_ms)
         shadow, texts = release.shadow, release.texts
         if shadow is not None and texts is not None and self._adapter is None:
-            shadow.offer_text(texts.feeds_of(self._tokens))
+            shadow.offer_text(texts.feeds_of(self._tokens), texts.feeds_of(self._tokens[-1:]))
 
     def _end(self) -> None:
         self._is_over = True

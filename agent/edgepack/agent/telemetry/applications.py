@@ -57,6 +57,8 @@ class _Record:
         """Count the inferences of a submission."""
         for latency_ms in said.latencies_ms:
             self._counts.record(latency_ms)
+        for first_token_ms in said.first_tokens_ms:
+            self._counts.record_first_token(first_token_ms)
         for _ in range(said.failures):
             self._counts.fail()
         for _ in range(said.not_finite):

@@ -234,9 +234,11 @@ def _since(earlier: Spooled | None, spooled: Spooled, shadow: Shadowed) -> Telem
     """Return the difference between a spool file and its already collected counts."""
     latency, failures, start = spooled.latency, spooled.failures, spooled.since
     not_finite, bad_inputs = spooled.not_finite, spooled.bad_inputs
+    first_tokens = spooled.first_tokens
     if earlier is not None:
         try:
             latency = histogram.subtract(spooled.latency, earlier.latency)
+            first_tokens = histogram.subtract(first_tokens, earlier.first_tokens)
         except ValueError as error:
             raise TransferError(f"its counts went down: {error}") from error
         failures = spooled.failures - earlier.failures
@@ -259,4 +261,5 @@ def _since(earlier: Spooled | None, spooled: Spooled, shadow: Shadowed) -> Telem
         memory_bytes=spooled.memory_bytes or None,
         shadow_count=shadow.count,
         shadow_agreed=shadow.agreed,
+        first_tokens=first_tokens if first_tokens.count else None,
     )

@@ -19,17 +19,21 @@ from edgepack.errors import TransferError
 from edgepack.wire.histogram import GROWTH, LEAST_MS, bucket_of
 from edgepack.wire.telemetry import Histogram
 
-_MAGIC = int.from_bytes(b"EPCOUNT1", "little")
+_MAGIC = int.from_bytes(b"EPCOUNT2", "little")
 _FIRST, _LAST = bucket_of(LEAST_MS, GROWTH), 400
 """Index of the first bucket, and of the last: 83 hours and more."""
 _BOUNDS = [GROWTH**index for index in range(_FIRST, _LAST)]
 """Upper bounds of all buckets but the last: a search takes half the time of a logarithm."""
-_SUM, _LEAST, _MOST, _FAILURES, _NOT_FINITE, _BAD_INPUTS, _NAME = range(1, 8)
-"""Positions of 8-byte words after the magic number: three floats, three integers, the name of an
-input, the buckets."""
+_FAILURES, _NOT_FINITE, _BAD_INPUTS, _NAME = range(1, 5)
+"""Positions of 8-byte words after the magic number: three integers, the name of an input, the two
+histograms."""
 _NAME_BYTES = 128
-_BUCKETS = _NAME + _NAME_BYTES // 8
-_WORDS = _BUCKETS + _LAST - _FIRST + 1
+_SUM, _LEAST, _MOST, _BUCKETS = range(4)
+"""Positions of a histogram's words: three floats, the buckets."""
+_HISTOGRAM = _BUCKETS + _LAST - _FIRST + 1
+_LATENCY = _NAME + _NAME_BYTES // 8
+_FIRST_TOKENS = _LATENCY + _HISTOGRAM
+_WORDS = _FIRST_TOKENS + _HISTOGRAM
 _BYTES = 8 * _WORDS
 _TRIES = 5
 
@@ -42,6 +46,7 @@ class Counted(NamedTuple):
     not_finite: int
     bad_inputs: int
     bad_input: str
+    first_tokens: Histogram
 
 
 class Counts:
@@ -51,8 +56,8 @@ class Counts:
         self._lock = threading.Lock()
         self._place(memoryview(bytearray(_BYTES)))
         self._integers[0] = _MAGIC
-        self._least = self._floats[_LEAST] = math.inf
-        self._most = 0.0
+        for histogram in (_LATENCY, _FIRST_TOKENS):
+            self._floats[histogram + _LEAST] = math.inf
         self._shared: tuple[int, int] | None = None
         self._descriptor: int | None = None
 
@@ -65,18 +70,46 @@ class Counts:
         Raises:
             ValueError: The latency is negative, infinite or not a number.
         """
+        self._add(_LATENCY, latency_ms)
+
+    def record_text(self, first_token_ms: float, token_ms: float) -> None:
+        """Count a text as an inference that takes the time of a token.
+
+        The time of a whole text depends on its length, which the application chooses: watch and
+        gates could not compare releases by it.
+
+        Args:
+            first_token_ms: Time to the first token, milliseconds.
+            token_ms: Mean time of a further token, milliseconds; without a further token, that of
+                a token of the prompt.
+
+        Raises:
+            ValueError: A time is negative, infinite or not a number.
+        """
+        self._add(_LATENCY, token_ms)
+        self._add(_FIRST_TOKENS, first_token_ms)
+
+    def record_first_token(self, first_token_ms: float) -> None:
+        """Count the time to the first token of a text that is counted as an inference.
+
+        Raises:
+            ValueError: The time is negative, infinite or not a number.
+        """
+        self._add(_FIRST_TOKENS, first_token_ms)
+
+    def _add(self, histogram: int, latency_ms: float) -> None:
         if not LEAST_MS <= latency_ms < math.inf:
             if not 0 <= latency_ms < LEAST_MS:
                 raise ValueError(f"a latency is a finite number of milliseconds, not {latency_ms}")
             latency_ms = LEAST_MS
-        position = bisect_left(_BOUNDS, latency_ms) + _BUCKETS
+        position = bisect_left(_BOUNDS, latency_ms) + histogram + _BUCKETS
         with self._lock:
             self._integers[position] += 1
-            self._floats[_SUM] += latency_ms
-            if latency_ms < self._least:
-                self._least = self._floats[_LEAST] = latency_ms
-            if latency_ms > self._most:
-                self._most = self._floats[_MOST] = latency_ms
+            self._floats[histogram + _SUM] += latency_ms
+            if latency_ms < self._floats[histogram + _LEAST]:
+                self._floats[histogram + _LEAST] = latency_ms
+            if latency_ms > self._floats[histogram + _MOST]:
+                self._floats[histogram + _MOST] = latency_ms
 
     def fail(self) -> None:
         """Count an inference that raised."""
@@ -91,7 +124,7 @@ class Counts:
     def count_bad_input(self, name: str) -> None:
         """Count an inference with NaN or infinity in the input `name` and in an output."""
         with self._lock:
-            self._words[8 * _NAME : 8 * _BUCKETS] = name.encode(errors="replace")[
+            self._words[8 * _NAME : 8 * _LATENCY] = name.encode(errors="replace")[
                 :_NAME_BYTES
             ].ljust(_NAME_BYTES, b"\0")
             self._integers[_BAD_INPUTS] += 1
@@ -99,7 +132,7 @@ class Counts:
     @property
     def sum_ms(self) -> float:
         """Return the sum of all latencies, milliseconds: it changes with each inference."""
-        return self._floats[_SUM]
+        return self._floats[_LATENCY + _SUM]
 
     def snapshot(self) -> Counted:
         """Return the counts as an unchanging copy."""
@@ -177,19 +210,26 @@ def _read(content: bytes) -> Counted:
     words = memoryview(content)
     if len(content) != _BYTES or (integers := words.cast("Q"))[0] != _MAGIC:
         raise TransferError("malformed file of counts")
-    buckets = {i + _FIRST: n for i, n in enumerate(integers[_BUCKETS:]) if n}
+    latency, first_tokens = (
+        _read_histogram(words, histogram) for histogram in (_LATENCY, _FIRST_TOKENS)
+    )
+    name = content[8 * _NAME : 8 * _LATENCY].rstrip(b"\0").decode(errors="replace")
+    failures, not_finite, bad_inputs = integers[_FAILURES:_NAME]
+    return Counted(latency, failures, not_finite, bad_inputs, name, first_tokens)
+
+
+def _read_histogram(words: memoryview, histogram: int) -> Histogram:
+    start, end = histogram + _BUCKETS, histogram + _HISTOGRAM
+    buckets = {i + _FIRST: n for i, n in enumerate(words.cast("Q")[start:end]) if n}
     count, floats = sum(buckets.values()), words.cast("d")
-    latency = Histogram(
+    return Histogram(
         growth=GROWTH,
         counts=buckets,
         count=count,
-        sum_ms=floats[_SUM] if count else 0.0,
-        min_ms=floats[_LEAST] if count else 0.0,
-        max_ms=floats[_MOST] if count else 0.0,
+        sum_ms=floats[histogram + _SUM] if count else 0.0,
+        min_ms=floats[histogram + _LEAST] if count else 0.0,
+        max_ms=floats[histogram + _MOST] if count else 0.0,
     )
-    name = content[8 * _NAME : 8 * _BUCKETS].rstrip(b"\0").decode(errors="replace")
-    failures, not_finite, bad_inputs = integers[_FAILURES:_NAME]
-    return Counted(latency, failures, not_finite, bad_inputs, name)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -106,6 +106,7 @@ def join_windows(windows: Iterable[Telemetry]) -> Telemetry:
         shadow_agreed=sum(part.shadow_agreed for part in parts),
         energy_j=None if None in energies else math.fsum(filter(None, energies)),
         throttled_s=math.fsum(part.throttled_s for part in parts),
+        first_tokens=histogram.merge_present(part.first_tokens for part in parts),
     )
 
 

@@ -44,6 +44,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         current: Latencies of the interval that is under way.
         current_s: Length so far, seconds.
         seen_at: When its last inferences were reported, seconds since the epoch; 0 for never.
+        first_tokens: The same of the times to the first token; None for a release that wrote no
+            texts.
     """
 
     intervals: tuple[Interval, ...] = ()
@@ -53,6 +55,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     current: Histogram = msgspec.field(default_factory=empty)
     current_s: float = 0.0
     seen_at: float = 0.0
+    first_tokens: "Pace | None" = None
 
     def plus(self, window: Telemetry, interval_s: float) -> "Pace":
         """Return the pace with the inferences of another window of the same release.
@@ -61,6 +64,16 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
             window: Next window.
             interval_s: Length of an interval, seconds.
         """
+        first_tokens = self.first_tokens
+        if window.first_tokens is not None:
+            of_texts = msgspec.structs.replace(
+                window, latency=window.first_tokens, first_tokens=None
+            )
+            first_tokens = (first_tokens or Pace()).plus(of_texts, interval_s)
+        pace = self._plus(window, interval_s)
+        return msgspec.structs.replace(pace, first_tokens=first_tokens)
+
+    def _plus(self, window: Telemetry, interval_s: float) -> "Pace":
         current = merge((self.current, window.latency))
         current_s = self.current_s + window.window_s
         seen_at = window.window_start + window.window_s

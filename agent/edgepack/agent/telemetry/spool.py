@@ -63,6 +63,7 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
             samples, although all inputs were finite.
         bad_inputs: The same with NaN or infinity in an input.
         bad_input: The last such input; "" for none.
+        first_tokens: Times to the first token, of inferences that wrote a text.
         is_final: Whether the process closed the model: the file will not change any more.
         troubles: Why the process could not follow the pointer to a newer model, a sentence each.
         memory_bytes: Memory of the process at the write; 0 if unknown, or if the process held
@@ -85,6 +86,7 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
     not_finite: int = 0
     bad_inputs: int = 0
     bad_input: str = ""
+    first_tokens: Histogram = msgspec.field(default_factory=histogram.empty)
     is_final: bool = False
     troubles: tuple[str, ...] = ()
     memory_bytes: int = 0
@@ -225,6 +227,7 @@ def read_spooled(path: Path) -> Spooled:
     if (counted := read_counts(path.with_suffix(COUNTS))) is not None:
         spooled = msgspec.structs.replace(spooled, **counted._asdict())
     histogram.check(spooled.latency)
+    histogram.check(spooled.first_tokens)
     counts = (spooled.failures, spooled.not_finite, spooled.bad_inputs, spooled.memory_bytes)
     if min(counts) < 0 or spooled.pid <= 0:
         raise TransferError("malformed spool file: a count is negative", found_in=str(path))

@@ -34,6 +34,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
         variant: The variant that runs.
         opening: The release that the process opens now; "" for none.
         latencies_ms: Finished inferences, milliseconds.
+        first_tokens_ms: Times to the first token of those that wrote a text, milliseconds; such an
+            inference takes the mean time of a further token.
         failures: Inferences that failed.
         not_finite: Finished inferences with NaN or infinity in an output, from finite inputs.
         bad_inputs: The same with NaN or infinity in an input.
@@ -50,6 +52,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     variant: Annotated[str, msgspec.Meta(max_length=100)] = ""
     opening: _Digest = ""
     latencies_ms: Annotated[tuple[_Latency, ...], msgspec.Meta(max_length=MOST)] = ()
+    first_tokens_ms: Annotated[tuple[_Latency, ...], msgspec.Meta(max_length=MOST)] = ()
     failures: _Count = 0
     not_finite: _Count = 0
     bad_inputs: _Count = 0
@@ -87,4 +90,6 @@ def read_submission(content: bytes) -> Submission:
         raise TransferError("malformed submission: inferences without a release")
     if said.not_finite + said.bad_inputs > len(said.latencies_ms):
         raise TransferError("malformed submission: more inferences are not finite than finished")
+    if len(said.first_tokens_ms) > len(said.latencies_ms):
+        raise TransferError("malformed submission: more texts than finished inferences")
     return said

@@ -229,6 +229,7 @@ def _observe(context: UpdateContext, shadowed: Shadowed) -> Observed:
         before=before,
         now=scratch.pace,
         recent=scratch.short.intervals[-SHORT_INTERVALS:],
+        recent_first_tokens=(scratch.short.first_tokens or Pace()).intervals[-SHORT_INTERVALS:],
         slowdown=max(own, lets_pass or 0.0) if is_compared else 0.0,
         is_last=_is_last_look(context),
         is_awaited=_is_awaited(context, before),

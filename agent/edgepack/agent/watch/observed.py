@@ -57,6 +57,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
         before: Pace of the previous release, during the soak; else of this release, earlier.
         now: Pace of this release.
         recent: The last short intervals of this release, the newest last.
+        recent_first_tokens: The same of the times to the first token.
         slowdown: Tolerated ratio of latencies; 0 tolerates any.
         is_last: Whether the soak cannot wait any longer.
         is_awaited: Whether applications may still come that used the previous release.
@@ -91,6 +92,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     before: Pace = Pace()
     now: Pace = Pace()
     recent: tuple[Interval, ...] = ()
+    recent_first_tokens: tuple[Interval, ...] = ()
     slowdown: float = 0.0
     is_last: bool = False
     is_awaited: bool = False

@@ -37,6 +37,24 @@ _SIGMAS = 3.0
 def judge_previous(seen: Observed) -> Verdict:
     """Judge the pace of a release that soaks against the previous release on this device.
 
+    Of a release that writes texts, the time to the first token is judged, too. The first token's
+    time depends on the prompt, which the application chooses, so a committed release is not judged
+    by it against its own past.
+    """
+    verdict = _judge(seen, "inferences take")
+    before, now = seen.before.first_tokens, seen.now.first_tokens
+    if verdict.answer == "proven" or before is None or now is None:
+        return verdict
+    first = msgspec.structs.replace(
+        seen, before=before, now=now, recent=seen.recent_first_tokens, is_awaited=False
+    )
+    of_first = _judge(first, "first tokens of texts take")
+    return verdict if of_first == FINE else of_first
+
+
+def _judge(seen: Observed, subject: str) -> Verdict:
+    """Judge one of the paces of a release that soaks.
+
     1. Without enough inferences of the previous release there is nothing to compare with.
     2. The release is slow when all of the last intervals are. At the end of the time, two are
        enough. A gross slowdown is proven by short intervals, so within a minute.
@@ -57,7 +75,8 @@ def judge_previous(seen: Observed) -> Verdict:
         ratios = [one.latency_ms / _usual_ms(before, one.count) for one in intervals]
         slow_in_a_row = _count_slow(ratios, limit)
         if slow_in_a_row >= needed:
-            return _slow(intervals[-slow_in_a_row:], ratios, limit, f"with {seen.title_before}")
+            slow = intervals[-slow_in_a_row:]
+            return _slow(slow, ratios, limit, f"with {seen.title_before}", subject)
     # 3.
     current = now.current
     is_slow_now = current.count >= FEWEST_NOW and (
@@ -137,11 +156,17 @@ def _count_slow(ratios: Sequence[float], limit: float) -> int:
     return next((n for n, ratio in enumerate(reversed(ratios)) if ratio < limit), len(ratios))
 
 
-def _slow(slow: Sequence[Interval], ratios: Sequence[float], limit: float, than: str) -> Verdict:
+def _slow(
+    slow: Sequence[Interval],
+    ratios: Sequence[float],
+    limit: float,
+    than: str,
+    subject: str = "inferences take",
+) -> Verdict:
     inferences, least = sum(one.count for one in slow), min(ratios[-len(slow) :])
     return Verdict(
         "proven",
-        f"inferences take {least:.1f} times as long as {than} in each of the last "
+        f"{subject} {least:.1f} times as long as {than} in each of the last "
         f"{counted(len(slow), 'interval')} ({slow[-1].latency_ms:.3g} ms, "
         f"{counted(inferences, 'inference')}); {limit:.1f} times is let pass",
     )

@@ -14,6 +14,7 @@ from edgepack.fleet.commands.completion import group_names, model_names
 from edgepack.fleet.commands.options import Duration, asks
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.documents.latency import (
+    TEXT_COLUMNS,
     Dimension,
     LatencyPart,
     LatencyQuestion,
@@ -115,7 +116,9 @@ def latency_table(report: LatencyReport, by: tuple[Dimension, ...], now: float) 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for word in by:
         table.add_column(word.replace("_", " "), overflow="fold")
-    for title in ("p50, ms", "p95, ms", "p99, ms", "greatest, ms", "inferences", "failures"):
+    titles = ("p50, ms", "p95, ms", "p99, ms", "greatest, ms", "inferences", "failures")
+    of_texts = TEXT_COLUMNS if any(part.texts for part in report.parts) else ()
+    for title in (*titles, *of_texts):
         table.add_column(title, justify="right")
     for part in report.parts:
         numbers = (part.p50_ms, part.p95_ms, part.p99_ms, part.max_ms)
@@ -124,6 +127,7 @@ def latency_table(report: LatencyReport, by: tuple[Dimension, ...], now: float) 
             *(f"{number:.2f}" for number in numbers),
             f"{part.inferences:,}",
             f"{part.failures:,}",
+            *(part.texts.words if part.texts else ()),
         )
     return Group(table, notes) if notes else table
 

@@ -10,6 +10,7 @@ from rich.text import Text
 from edgepack.fleet.commands.show_gates import gates_tables
 from edgepack.fleet.documents.devices import DeviceView, GroupView, ModelView
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
+from edgepack.fleet.documents.latency import TEXT_COLUMNS
 from edgepack.fleet.documents.releases import ReleaseView, full_title, tell_apart, title
 from edgepack.fleet.documents.rollouts import LatencyView, RolloutView
 from edgepack.fleet.documents.wording import (
@@ -282,7 +283,8 @@ def _latency_table(latency: Sequence[LatencyView]) -> RenderableType:
     table.add_column("hardware")
     table.add_column("provider")
     table.add_column("variant")
-    for name in ("devices", "inferences", "failures", "p50 ms", "p95 ms", "p99 ms"):
+    of_texts = TEXT_COLUMNS if any(row.texts for row in latency) else ()
+    for name in ("devices", "inferences", "failures", "p50 ms", "p95 ms", "p99 ms", *of_texts):
         table.add_column(name, justify="right")
     for row in latency:
         table.add_row(
@@ -293,6 +295,7 @@ def _latency_table(latency: Sequence[LatencyView]) -> RenderableType:
             str(row.inferences),
             str(row.failures),
             *(f"{value:.2f}" for value in (row.p50_ms, row.p95_ms, row.p99_ms)),
+            *(row.texts.words if row.texts else ()),
         )
     return table
 

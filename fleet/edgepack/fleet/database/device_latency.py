@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from edgepack.decoding import decode_json
 from edgepack.errors import FleetError
 from edgepack.fleet.database.inventory import read_where
+from edgepack.fleet.database.latency import Sum
 from edgepack.fleet.database.latency_parts import KEYS, Key, part_of
 from edgepack.fleet.database.measures import FULL_INFERENCES, ReleaseMeasurements
 from edgepack.fleet.database.schema import (
@@ -22,8 +23,6 @@ from edgepack.fleet.database.schema import (
 )
 from edgepack.fleet.database.where import attributes
 from edgepack.fleet.documents.latency import LatencyQuestion, LatencyReport
-from edgepack.wire.histogram import merge
-from edgepack.wire.telemetry import Histogram
 
 MAX_DEVICES = 1000
 NOTE = (
@@ -89,13 +88,14 @@ def of_devices(
                 f"--where {question.where} means more than {MAX_DEVICES:,} devices",
                 remedy="name a group or a label instead of devices",
             )
-    parts: dict[Key, list[tuple[int, Histogram]]] = defaultdict(list)
+    parts: dict[Key, list[Sum]] = defaultdict(list)
     for is_simulator, words, text in newest.values():
         kept = decode_json(text, ReleaseMeasurements)
         both = (kept.older, kept.recent)
         key = tuple(words[name] if name in question.by else "" for name in KEYS)
-        latency = merge(one.latency for one in both)
-        parts[is_simulator, key, 0].append((sum(one.failures for one in both), latency))
+        parts[is_simulator, key, 0] += [
+            Sum(one.failures, one.latency, one.first_tokens) for one in both
+        ]
     return LatencyReport(
         since=since,
         until=until,

@@ -102,10 +102,21 @@ class Added(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """Sum of latencies."""
+    """Sum of latencies, and of the times to the first token of texts."""
 
-    failures: int
-    histogram: Histogram
+    failures: int = 0
+    histogram: Histogram = empty()
+    first_tokens: Histogram = empty()
+
+
+def add_sums(sums: Iterable[Sum]) -> Sum:
+    """Return the sum of sums."""
+    kept = list(sums)
+    return Sum(
+        sum(one.failures for one in kept),
+        merge(one.histogram for one in kept),
+        merge(one.first_tokens for one in kept),
+    )
 
 
 _Sums = LatencyRow | LabelledLatencyRow
@@ -132,7 +143,7 @@ _LABELLED_KEY = ("label_set", *_KEY)
 
 def _sums(table: type[_Sums], key: Sequence[str]) -> Select[*tuple[Any, ...]]:
     columns = tuple(getattr(table, name) for name in key)
-    return select(*columns, table.failures, table.histogram).where(
+    return select(*columns, *(getattr(table, name) for name in Sum._fields)).where(
         tuple_(*columns).in_(bindparam("places", expanding=True))
     )
 
@@ -147,8 +158,11 @@ def check_window(told: Telemetry) -> None:
     Raises:
         TransferError: Its numbers contradict each other, or are beyond all that can be.
     """
-    check(told.latency)
-    if max(told.failures, told.latency.count, told.latency.sum_ms) > MAX_TOLD:
+    for one in filter(None, (told.latency, told.first_tokens)):
+        check(one)
+        if max(one.count, one.sum_ms) > MAX_TOLD:
+            raise TransferError(f"a window counts more than {MAX_TOLD} inferences or milliseconds")
+    if told.failures > MAX_TOLD:
         raise TransferError(f"a window counts more than {MAX_TOLD} inferences or milliseconds")
     if told.not_finite + told.bad_inputs > told.latency.count:
         raise TransferError("a window counts more inferences that are not finite than inferences")
@@ -185,13 +199,14 @@ def add_telemetry(
         kind = kinds[source]
         taken.append(Added(device, told, kind, *names.get(told.digest, (UNKNOWN, ""))))
         # A clock that is a day off says nothing of when it was.
+        own = Sum(told.failures, told.latency, told.first_tokens or empty())
         at = told.window_start if now - DAY_S <= told.window_start <= now else now
         for length_s in LENGTHS_S:
             place = Place(kind, length_s, int(at // length_s * length_s))
-            parts[place].append(Sum(told.failures, told.latency))
+            parts[place].append(own)
             if length_s >= LABELLED_S:
                 place = place._replace(label_set=sets[facts[device].labels])
-                labelled[place].append(Sum(told.failures, told.latency))
+                labelled[place].append(own)
     _add(session, LatencyRow, _SUMS, _KEY, parts)
     _add(session, LabelledLatencyRow, _LABELLED_SUMS, _LABELLED_KEY, labelled)
     _remember(session, kinds, taken, now)
@@ -263,22 +278,14 @@ def _add(
     if not parts:
         return
     before: dict[tuple[object, ...], Sum] = {}
-    for *place, failures, histogram in session.execute(
-        asking, {"places": [it.key for it in parts]}
-    ):
-        before[tuple(place)] = Sum(failures, histogram)
-    rows = []
-    for where, added in parts.items():
-        both = (before.get(where.key, Sum(0, empty())), *added)
-        whole = merge(part.histogram for part in both)
-        rows.append(
-            dict(zip(key, where.key, strict=True))
-            | {
-                "failures": sum(part.failures for part in both),
-                "histogram": whole,
-            }
-        )
-    _write(session, table, rows, key, ("failures", "histogram"))
+    for row in session.execute(asking, {"places": [it.key for it in parts]}):
+        before[tuple(row[: len(key)])] = Sum(*row[len(key) :])
+    rows = [
+        dict(zip(key, where.key, strict=True))
+        | add_sums((before.get(where.key, Sum()), *added))._asdict()
+        for where, added in parts.items()
+    ]
+    _write(session, table, rows, key, Sum._fields)
 
 
 def _remember(

@@ -14,12 +14,11 @@ from sqlalchemy.orm import Session
 from edgepack.errors import FleetError
 from edgepack.fleet.database.device_latency import of_devices
 from edgepack.fleet.database.label_sets import OTHER, read_sets
-from edgepack.fleet.database.latency import LABELLED_S, LENGTHS_S
+from edgepack.fleet.database.latency import LABELLED_S, LENGTHS_S, Sum
 from edgepack.fleet.database.latency_parts import KEYS, Key, part_of
 from edgepack.fleet.database.schema import LabelledLatencyRow, LatencyRow, ReleaseRow
 from edgepack.fleet.database.where import parse_where
 from edgepack.fleet.documents.latency import LatencyQuestion, LatencyReport
-from edgepack.wire.telemetry import Histogram
 
 DAY_S = 24 * 3600.0
 MAX_STEPS = 200
@@ -61,11 +60,11 @@ def report(session: Session, question: LatencyQuestion, now: float) -> LatencyRe
             found_in=f"{(until - start) / 3600:.0f} hours, by sums of {length_s} s",
             remedy="name a --model or a --group, or a shorter time",
         )
-    parts: dict[Key, list[tuple[int, Histogram]]] = defaultdict(list)
+    parts: dict[Key, list[Sum]] = defaultdict(list)
     untold = 0
     for row in found:
         words = _words(row[:7])
-        is_simulator, at, failures, histogram, *label_set = row[7:]
+        is_simulator, at, failures, histogram, first_tokens, *label_set = row[7:]
         if label_set == [OTHER]:
             untold += histogram.count
             continue
@@ -73,7 +72,7 @@ def report(session: Session, question: LatencyQuestion, now: float) -> LatencyRe
             continue
         told = tuple(word if name in question.by else "" for name, word in words.items())
         key = (is_simulator, told, at if "time" in question.by else 0)
-        parts[key].append((failures, histogram))
+        parts[key].append(Sum(failures, histogram, first_tokens))
     return LatencyReport(
         since=float(start),
         until=until,
@@ -109,7 +108,8 @@ def _rows(
         select(
             *(ReleaseRow.name, ReleaseRow.version, table.variant, table.provider),
             *(table.hardware_class, table.device_group, table.rollout),
-            *(table.is_simulator, table.start, table.failures, table.histogram),
+            *(table.is_simulator, table.start),
+            *(getattr(table, name) for name in Sum._fields),
         )
         .select_from(table)
         .outerjoin(ReleaseRow, table.digest == ReleaseRow.digest)

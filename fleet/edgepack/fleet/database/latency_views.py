@@ -1,14 +1,15 @@
 """Views of a release's latency: on a rollout's devices, on all devices, over time."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
-from edgepack.fleet.database.latency import DAY_S, Sum
+from edgepack.fleet.database.latency import DAY_S, Sum, add_sums
 from edgepack.fleet.database.schema import LatencyRow, LatencySourceRow, RolloutRow
+from edgepack.fleet.documents.latency import text_times
 from edgepack.fleet.documents.rollouts import LatencySpan, LatencyView
 from edgepack.wire.histogram import merge, percentile
 from edgepack.wire.telemetry import Histogram
@@ -21,6 +22,7 @@ _KIND = (
     LatencyRow.provider,
     LatencyRow.variant,
 )
+_SUM = tuple(getattr(LatencyRow, name) for name in Sum._fields)
 
 Kind = tuple[bool, str, str, str]
 """Whether it is simulated, and hardware class, provider and variant."""
@@ -28,12 +30,12 @@ Kind = tuple[bool, str, str, str]
 
 def sum_of_class(session: Session, digest: str, hardware_class: str) -> Sum:
     """Return the latency of a release on all devices of a hardware class."""
-    query = select(LatencyRow.failures, LatencyRow.histogram).where(
+    query = select(*_SUM).where(
         LatencyRow.digest == digest,
         LatencyRow.hardware_class == hardware_class,
         LatencyRow.length_s == DAY_S,
     )
-    return _whole(Sum(*row) for row in session.execute(query))
+    return add_sums(Sum(*row) for row in session.execute(query))
 
 
 def latency_of(session: Session, rollout: RolloutRow) -> tuple[LatencyView, ...]:
@@ -41,7 +43,7 @@ def latency_of(session: Session, rollout: RolloutRow) -> tuple[LatencyView, ...]
 
     Simulated providers come last: their times are not comparable to real times.
     """
-    query = select(*_KIND, LatencyRow.failures, LatencyRow.histogram).where(
+    query = select(*_KIND, *_SUM).where(
         LatencyRow.rollout == rollout.number,
         LatencyRow.digest == rollout.digest,
         LatencyRow.length_s == DAY_S,
@@ -65,9 +67,7 @@ def latency_of_release(
 
     In how many devices that was is not counted.
     """
-    query = select(*_KIND, LatencyRow.failures, LatencyRow.histogram).where(
-        LatencyRow.digest == digest, LatencyRow.length_s == DAY_S
-    )
+    query = select(*_KIND, *_SUM).where(LatencyRow.digest == digest, LatencyRow.length_s == DAY_S)
     if hardware_class:
         query = query.where(LatencyRow.hardware_class == hardware_class)
     sums = _by_kind(session, query.limit(MAX_READ))
@@ -118,19 +118,14 @@ def latency_over_time(
 
 def _by_kind(session: Session, query: Select[*tuple[Any, ...]]) -> dict[Kind, list[Sum]]:
     found: dict[Kind, list[Sum]] = defaultdict(list)
-    for simulated, hardware_class, provider, variant, failures, histogram in session.execute(query):
-        found[simulated, hardware_class, provider, variant].append(Sum(failures, histogram))
+    for simulated, hardware_class, provider, variant, *sums in session.execute(query):
+        found[simulated, hardware_class, provider, variant].append(Sum(*sums))
     return found
-
-
-def _whole(parts: Iterable[Sum]) -> Sum:
-    kept = list(parts)
-    return Sum(sum(part.failures for part in kept), merge(part.histogram for part in kept))
 
 
 def _view(key: Kind, devices: int, parts: Sequence[Sum]) -> LatencyView:
     is_simulator, hardware_class, provider, variant = key
-    failures, whole = _whole(parts)
+    failures, whole, first_tokens = add_sums(parts)
     p50_ms, p95_ms, p99_ms = (percentile(whole, q) if whole.count else 0.0 for q in (50, 95, 99))
     return LatencyView(
         hardware_class=hardware_class,
@@ -143,4 +138,5 @@ def _view(key: Kind, devices: int, parts: Sequence[Sum]) -> LatencyView:
         p50_ms=p50_ms,
         p95_ms=p95_ms,
         p99_ms=p99_ms,
+        texts=text_times(whole, first_tokens),
     )

@@ -67,6 +67,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         shadow_count, shadow_agreed: Shadow inferences, and the number that agreed.
         not_finite: Inferences with NaN or infinity where the golden outputs have none.
         energy_j, metered: Energy, joules, and the inferences of the windows that reported energy.
+        first_tokens: Times to the first token of texts.
     """
 
     windows: int = 0
@@ -83,6 +84,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     not_finite: int = 0
     energy_j: float = 0.0
     metered: int = 0
+    first_tokens: Histogram = msgspec.field(default_factory=empty)
 
     @property
     def is_full(self) -> bool:
@@ -210,11 +212,13 @@ def measures_of(choice: Choice) -> dict[str, float]:
     return said
 
 
-def _percentile(name: str, percent: float) -> Callable[[Sums], float | None]:
+def _percentile(
+    name: str, percent: float, of: Callable[[Sums], Histogram] = lambda sums: sums.latency
+) -> Callable[[Sums], float | None]:
     fewest = BY_NAME[name].fewest
 
     def measure(sums: Sums) -> float | None:
-        return percentile(sums.latency, percent) if sums.latency.count >= fewest else None
+        return percentile(of(sums), percent) if of(sums).count >= fewest else None
 
     return measure
 
@@ -240,6 +244,7 @@ _TIMED: dict[str, Callable[[Sums], float | None]] = {
     ),
     "drift": lambda sums: sums.drift / sums.drifts if sums.drifts else None,
     "energy": lambda sums: sums.energy_j / sums.metered if sums.metered else None,
+    "first_token": _percentile("first_token", 50, lambda sums: sums.first_tokens),
 }
 
 
@@ -291,6 +296,7 @@ def sums_of(window: Telemetry) -> Sums:
         not_finite=window.not_finite,
         energy_j=window.energy_j or 0.0,
         metered=window.metered,
+        first_tokens=window.first_tokens or empty(),
     )
 
 
@@ -312,4 +318,5 @@ def _add(one: Sums, other: Sums) -> Sums:
         not_finite=one.not_finite + other.not_finite,
         energy_j=one.energy_j + other.energy_j,
         metered=one.metered + other.metered,
+        first_tokens=merge((one.first_tokens, other.first_tokens)),
     )

@@ -472,6 +472,7 @@ class LatencyRow(Base):
     start: Mapped[int] = mapped_column(LONG, primary_key=True, autoincrement=False)
     failures: Mapped[int] = mapped_column(LONG)
     histogram: Mapped[Histogram] = mapped_column(Encoded(Histogram))
+    first_tokens: Mapped[Histogram] = mapped_column(Encoded(Histogram))
     __table_args__ = (
         Index("latency_by_age", "length_s", "start"),
         Index("latency_by_release", "digest", "length_s", "start"),
@@ -506,6 +507,7 @@ class LabelledLatencyRow(Base):
     start: Mapped[int] = mapped_column(LONG, primary_key=True, autoincrement=False)
     failures: Mapped[int] = mapped_column(LONG)
     histogram: Mapped[Histogram] = mapped_column(Encoded(Histogram))
+    first_tokens: Mapped[Histogram] = mapped_column(Encoded(Histogram))
     __table_args__ = (Index("labelled_latency_by_age", "length_s", "start"),)
 
 

@@ -4,6 +4,9 @@ from typing import Literal
 
 import msgspec
 
+from edgepack.wire.histogram import LEAST_MS, percentile
+from edgepack.wire.telemetry import Histogram
+
 Dimension = Literal[
     "model", "version", "variant", "provider", "hardware_class", "group", "rollout", "time"
 ]
@@ -32,6 +35,50 @@ class LatencyQuestion(msgspec.Struct, frozen=True, kw_only=True):
     by: tuple[Dimension, ...] = ("model", "version", "hardware_class", "provider", "variant")
 
 
+class TextTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of inferences that wrote texts.
+
+    Attributes:
+        texts: Number of texts.
+        first_p50_ms, first_p95_ms: Percentiles of the time to the first token, milliseconds.
+        tokens_per_s: Tokens a second after the first token: half of the texts are faster.
+    """
+
+    texts: int
+    first_p50_ms: float
+    first_p95_ms: float
+    tokens_per_s: float
+
+    @property
+    def words(self) -> tuple[str, str, str]:
+        """Cells of `TEXT_COLUMNS`."""
+        return (
+            f"{self.first_p50_ms:.2f}",
+            f"{self.first_p95_ms:.2f}",
+            f"{self.tokens_per_s:.1f}",
+        )
+
+
+TEXT_COLUMNS = ("first token p50, ms", "first token p95, ms", "tokens/s")
+
+
+def text_times(latency: Histogram, first_tokens: Histogram) -> TextTimes | None:
+    """Return the times of texts; None without texts.
+
+    Args:
+        latency: Times of a token, by text.
+        first_tokens: Times to the first token, by text.
+    """
+    if not first_tokens.count or not latency.count:
+        return None
+    return TextTimes(
+        texts=first_tokens.count,
+        first_p50_ms=percentile(first_tokens, 50),
+        first_p95_ms=percentile(first_tokens, 95),
+        tokens_per_s=1000 / max(percentile(latency, 50), LEAST_MS),
+    )
+
+
 class LatencyPart(msgspec.Struct, frozen=True, kw_only=True):
     """Inferences that were taken together.
 
@@ -46,6 +93,7 @@ class LatencyPart(msgspec.Struct, frozen=True, kw_only=True):
         failures: Inferences that raised.
         p50_ms, p95_ms, p99_ms, max_ms: Percentiles and the greatest, milliseconds; 0 where none was
             timed. Percentiles are off by 2.5 % at most.
+        texts: Times of texts; None for inferences that wrote none.
     """
 
     model: str = ""
@@ -63,6 +111,7 @@ class LatencyPart(msgspec.Struct, frozen=True, kw_only=True):
     p95_ms: float
     p99_ms: float
     max_ms: float
+    texts: TextTimes | None = None
 
 
 class LatencyReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from edgepack.fleet.documents.gates import BY_NAME, GateView
+from edgepack.fleet.documents.latency import TextTimes
 from edgepack.settings import declared
 from edgepack.wire.orders import MAX_SOAK_S, BundleRef
 
@@ -347,6 +348,7 @@ class LatencyView(msgspec.Struct, frozen=True, kw_only=True):
         p50_ms, p95_ms, p99_ms: Percentiles over all their inferences, milliseconds.
         is_simulator: Whether a simulator of the provider ran the inferences; simulated times are
             not comparable.
+        texts: Times of texts; None for inferences that wrote none.
     """
 
     hardware_class: str
@@ -359,6 +361,7 @@ class LatencyView(msgspec.Struct, frozen=True, kw_only=True):
     p95_ms: float
     p99_ms: float
     is_simulator: bool = False
+    texts: TextTimes | None = None
 
 
 class LatencySpan(msgspec.Struct, frozen=True, kw_only=True):

@@ -71,8 +71,9 @@ class Plan(NamedTuple):
     waves: int = 1
 
     def threshold(self, gate: Gate) -> float | None:
-        """Return the threshold of a gate."""
-        return self.thresholds.get(gate.name, gate.threshold if gate.is_default else None)
+        """Return the threshold of a gate; None if the gate is off."""
+        is_on = gate.is_default and gate.of_items in self.items
+        return self.thresholds.get(gate.name, gate.threshold if is_on else None)
 
     @property
     def gates(self) -> tuple[Gate, ...]:

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from edgepack.fleet.database.candidates import Candidate
 from edgepack.fleet.database.changes import noise_of
 from edgepack.fleet.database.measures import scaled
+from edgepack.fleet.database.schema import ReleaseRow
 from edgepack.fleet.documents.gates import Finding, Gate
 from edgepack.fleet.documents.rollouts import RolloutSettings
 from edgepack.fleet.rollouts.gates import WAVE_END, Plan
@@ -40,8 +41,10 @@ def expect(
     """
     compared = [row for row in rows if row.runs is not None and row.runs.digest != bundle.digest]
     sizes = Counter(row.hardware_class for row in compared)
+    release = session.get(ReleaseRow, bundle.digest)
     plan = Plan(
         thresholds=settings.thresholds,
+        items=release.items if release else "answers",
         classes=len({row.hardware_class for row in rows}),
         waves=max(waves.values(), default=0) + 1 - bool(settings.control),
     )
