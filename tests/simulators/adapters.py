@@ -2,30 +2,19 @@
 
 import json
 import shutil
-import struct
 import sys
 from pathlib import Path
 
 import numpy as np
 
 from edgepack.packager.source.decoders.weights import open_weights
+from tests.huggingface.drawn_decoders import write_safetensors
 from tests.simulators import warm_programs
 
 EXAMPLES = Path(__file__).parents[1] / "huggingface"
 LLAMA, ADAPTER = EXAMPLES / "llama", EXAMPLES / "adapter"
 MESSAGES = [{"role": "user", "content": "Tell me what chmod does."}]
 _WEIGHTS = "adapter_model.safetensors"
-
-
-def write_safetensors(file: Path, tensors: dict[str, np.ndarray]) -> None:
-    header, start = {}, 0
-    for name, array in tensors.items():
-        stop = start + array.nbytes
-        header[name] = {"dtype": "F32", "shape": array.shape, "data_offsets": [start, stop]}
-        start = stop
-    encoded = json.dumps(header).encode()
-    content = b"".join(np.ascontiguousarray(one).tobytes() for one in tensors.values())
-    file.write_bytes(struct.pack("<Q", len(encoded)) + encoded + content)
 
 
 def read_adapter() -> dict[str, np.ndarray]:

@@ -18,15 +18,15 @@ import numpy as np
 from edgepack.bundle.adapters import MAX_RANK, AdaptedProduct, AdapterPlaces
 from edgepack.decoding import convert_value
 from edgepack.errors import BuildError
-from edgepack.packager.source.decoders.weights import Weights, open_weights
+from edgepack.packager.source.decoders.weights import GPT2_MODULES, Weights, open_weights
 from edgepack.packager.source.decoders.wiring import read_document
 from edgepack.tasks.arrays import Singles
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 _TENSOR = re.compile(
-    r"base_model\.model\.(?:model\.)+layers\.(\d{1,4})\.([A-Za-z0-9_.]{1,120})\.lora_([AB])"
-    r"(?:\.default)?\.weight"
+    r"base_model\.model\.(?:(?:model\.)+layers|transformer\.h)\.(\d{1,4})\."
+    r"([A-Za-z0-9_.]{1,120})\.lora_([AB])(?:\.default)?\.weight"
 )
 _SAVE = "save the adapter with PEFT's save_pretrained"
 
@@ -39,7 +39,6 @@ class _Config(msgspec.Struct, frozen=True, kw_only=True):
     lora_alpha: Annotated[float, msgspec.Meta(gt=0, le=1e6)]
     use_rslora: bool = False
     use_dora: bool = False
-    fan_in_fan_out: bool = False
     lora_bias: bool = False
     bias: str = "none"
     modules_to_save: list[str] | None = None
@@ -136,7 +135,6 @@ def _read_config(file: Path) -> _Config:
     for is_there, what in (
         (config.peft_type != "LORA", f"is {config.peft_type!a:.40}, not LORA"),
         (config.use_dora, "has use_dora"),
-        (config.fan_in_fan_out, "has fan_in_fan_out"),
         (config.bias != "none" or config.lora_bias, "trains biases"),
         (bool(config.modules_to_save), f"replaces modules: {config.modules_to_save}"),
     ):
@@ -158,6 +156,7 @@ def _find_pairs(
     for name in weights:
         matched = _TENSOR.fullmatch(name)
         layer, module = (int(matched[1]), matched[2]) if matched else (0, "")
+        module = GPT2_MODULES.get(module, module)
         if matched is None or module not in modules:
             raise BuildError(
                 f"the adapter changes {module or name!a:.200}, and {base} has places for "
@@ -184,7 +183,7 @@ def _find_pairs(
                 found_in=str(weights.folder / WEIGHTS),
                 remedy=_SAVE,
             )
-        path = f"model.layers.{layer}.{module}"
+        path = names["A"].removeprefix("base_model.model.").partition(".lora_")[0]
         rank = _of_pattern(config.rank_pattern, path, config.r)
         alpha = _of_pattern(config.alpha_pattern, path, config.lora_alpha)
         factor = alpha / (math.sqrt(rank) if config.use_rslora else rank)

@@ -187,7 +187,7 @@ class ArrayWeights(Weights):
         return self._arrays[name] if name in self._arrays else super()._map(name)
 
 
-_GPT2 = {
+GPT2_MODULES = {
     "wte": "model.embed_tokens",
     "wpe": "model.embed_positions",
     "ln_1": "input_layernorm",
@@ -211,11 +211,11 @@ def rename_gpt2(weights: Weights) -> Weights:
         if path.startswith("h."):
             _, number, module = path.split(".", 2)
             layer = f"model.layers.{number}."
-        if module not in _GPT2:
+        if module not in GPT2_MODULES:
             continue  # masks, which old files hold
         values = weights._map(name)
         is_turned = "c_" in module and values.ndim == 2
-        found[f"{layer}{_GPT2[module]}.{kind}"] = values.T if is_turned else values
+        found[f"{layer}{GPT2_MODULES[module]}.{kind}"] = values.T if is_turned else values
     return ArrayWeights(weights.folder, found)
 
 
