@@ -7,6 +7,8 @@ below, at most 12 new ones, the likeliest each time.
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +20,10 @@ from edgepack.bundle.plain_arrays import encode_arrays
 from edgepack.errors import BuildError
 from edgepack.packager.stages.pipeline_file import read_pipeline
 from tests.integration.picture_builds import edgepack, install
+from tests.simulators import warm_programs
 from tests.simulators.model_server import ModelServer
 
+_PACKAGE_READER = Path(__file__).parents[1] / "unit" / "bundle" / "open_with_onnxruntime.py"
 FOLDERS = Path(__file__).parents[1] / "huggingface" / "encoder_decoders"
 RECORDED = json.loads((FOLDERS / "recorded.json").read_text())
 
@@ -83,6 +87,25 @@ def test_model_server_writes_a_text(device: Path) -> None:
     (tokens,) = told["outputs"]
     assert (tokens["name"], tokens["datatype"]) == ("tokens", "INT64")
     assert tokens["data"] == RECORDED["t5"][3]
+
+
+def test_stock_tools_read_the_bundle(device: Path, key: Path) -> None:
+    folder = device.parent / "t5-1.0.0"
+    for stage, inputs in (("encoder", 2), ("decoder", 3)):
+        done = subprocess.run(
+            [sys.executable, _PACKAGE_READER, str(folder), stage], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        assert told["providers"] == {"fp32": "CPUExecutionProvider"}
+        assert (told["chosen"], told["input_count"]) == ("fp32", inputs)
+    tool = Path(sys.executable).with_name("model_signing")
+    signature = folder / "model.sig"
+    words = ("verify", "key", folder, "--signature", signature, "--ignore-paths", signature)
+    done = warm_programs.run(
+        (tool, *words, "--public_key", key.with_suffix(".pub")), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_folders_that_cannot_be_repeated_are_rejected(tmp_path: Path) -> None:

@@ -32,8 +32,13 @@ GET_SELECTED_VARIANT_NAME = 13
 CREATE_SESSION = 15
 
 
-def main(folder: str) -> None:
-    """Read the package, let ONNX Runtime choose a variant for its CPU, and load the variant."""
+def main(folder: str, name: str = "model") -> None:
+    """Read the package, let ONNX Runtime choose a variant for its CPU, and load the variant.
+
+    Args:
+        folder: The bundle.
+        name: The component.
+    """
     capi = Path(onnxruntime.__file__).parent / "capi"
     library = ctypes.CDLL(str(next(capi.glob("libonnxruntime.so*"))))
     library.OrtGetApiBase.restype = ctypes.POINTER(ctypes.c_void_p)
@@ -53,7 +58,7 @@ def main(folder: str) -> None:
     component, session, intent = (ctypes.c_void_p() for _ in range(3))
     names = ctypes.POINTER(ctypes.c_char_p)()
     count = ctypes.c_size_t()
-    model = ctypes.c_char_p(b"model")
+    model = ctypes.c_char_p(name.encode())
     create_env = ctypes.CFUNCTYPE(
         ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p)
     )(table[CREATE_ENV])
@@ -97,4 +102,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -93,7 +93,7 @@ class VariantSection(_Section, frozen=True, kw_only=True):
 
     Attributes:
         name: Name of the variant.
-        stages: Profile by stage.
+        stages: Profile by stage: a name, or a path relative to the pipeline's file.
         others: Profile of the other stages.
     """
 

@@ -43,7 +43,11 @@ def plan_variants(source: PipelineSource, profiles: Sequence[str]) -> tuple[Vari
                     remedy=f"the {len(stages)} stages are {', '.join(stages)}",
                 )
         chosen = {stage: section.stages.get(stage, section.others) for stage in stages}
-        plans.append(VariantPlan(name=section.name, profiles=chosen))
+        found = {
+            stage: str(source.path.parent / profile) if profile.endswith(".toml") else profile
+            for stage, profile in chosen.items()
+        }
+        plans.append(VariantPlan(name=section.name, profiles=found))
     for profile in profiles:
         name = resolve_profile(profile, {}).name
         plans.append(VariantPlan(name=name, profiles=dict.fromkeys(stages, profile)))

@@ -99,6 +99,8 @@ class StageBuilder:
             return _prepare(request, folder / "work", told)
         except BuildError as error:
             error.problem = f"stage '{stage}', profile '{name}': {error.problem}"
+            other = f"another profile for '{stage}': [[variant]] in {self._source.path.name}"
+            error.remedy = f"{error.remedy}; or {other}" if error.remedy else other
             raise
 
     def _share_budget(self, profile: str, name: str, folder: Path) -> Path:

@@ -1,0 +1,120 @@
+"""The gate at the end of a pipeline: a stage that keeps its own budget may still cost too much."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.bundle.manifest import decode_manifest
+from edgepack.bundle.plain_arrays import encode_arrays
+from edgepack.errors import BuildError
+from edgepack.packager import build
+
+_SIZE = 64
+_PIPELINE = """
+[pipeline]
+task = "values"
+outputs = ["end"]
+keep = KEEP
+[inputs.start]
+kind = "tensor"
+dtype = "float32"
+shape = [1, 64]
+[[stage]]
+name = "product"
+model = "product.onnx"
+inputs = { x = "start" }
+outputs = { y = "middle" }
+[[stage]]
+name = "wave"
+model = "wave.onnx"
+inputs = { x = "middle" }
+outputs = { y = "end" }
+[[variant]]
+name = "mixed"
+stages = { product = "small.toml" }
+"""
+_PROFILE = """
+[profile]
+name = "small"
+extends = "cpu"
+[gates]
+float_instead = []
+prefer = "size"
+"""
+
+
+def save_graph(path: Path, operators: tuple[tuple[str, str], ...], **weights: np.ndarray) -> None:
+    """Write a chain of operators with a weight each, "" for none."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, _SIZE]) for name in "xy"]
+    names = ["x", *(f"t{number}" for number in range(len(operators) - 1)), "y"]
+    nodes = [
+        helper.make_node(kind, [names[n], *filter(None, [weight])], [names[n + 1]], name=f"n{n}")
+        for n, (kind, weight) in enumerate(operators)
+    ]
+    stored = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    graph = helper.make_graph(nodes, path.stem, ends[:1], ends[1:], stored)
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a pipeline whose second stage makes small errors of the first one great."""
+    folder = tmp_path_factory.mktemp("waves")
+    rng = np.random.default_rng(3)
+    weight = rng.normal(0, 1 / 8, (_SIZE, _SIZE)).astype(np.float32)
+    save_graph(folder / "product.onnx", (("MatMul", "w"),), w=weight)
+    times = np.full(_SIZE, 40, np.float32)
+    save_graph(folder / "wave.onnx", (("Mul", "k"), ("Sin", "")), k=times)
+    samples = folder / "samples"
+    samples.mkdir()
+    for number in range(48):
+        start = rng.normal(0, 1, (1, _SIZE)).astype(np.float32)
+        (samples / f"{number:02}.npz").write_bytes(encode_arrays({"start": start}))
+    (folder / "small.toml").write_text(_PROFILE)
+    return folder
+
+
+def _build(folder: Path, key: Path, keep: float) -> Path:
+    (folder / "pipeline.toml").write_text(_PIPELINE.replace("KEEP", str(keep)))
+    output = folder / f"waves-1.0.{round(100 * keep)}"
+    build(
+        folder / "pipeline.toml",
+        calibration=folder / "samples",
+        key=key,
+        output=output,
+    )
+    return output
+
+
+def test_stage_that_costs_most_becomes_float(folder: Path, key: Path) -> None:
+    bundle = _build(folder, key, 0.99)
+    (variant,) = decode_manifest((bundle / "manifest.json").read_bytes()).variants
+    assert {part.component: part.name for part in variant.parts} == {
+        "product": "fp32",
+        "wave": "fp32",
+    }
+    report = (bundle / "report.json").read_text()
+    assert "Stage 'product' is float: with its profile small the pipeline kept" in report
+    assert not (bundle / "model" / "product.small").exists()
+    loose = _build(folder, key, 0.0)
+    (variant,) = decode_manifest((loose / "manifest.json").read_bytes()).variants
+    assert variant.parts[0].name == "small"
+    quantized = onnx.load(loose / "model" / "product.small" / "model.onnx")
+    assert "DequantizeLinear" in {node.op_type for node in quantized.graph.node}
+
+
+def test_options_that_a_pipeline_does_not_take_are_named(folder: Path, key: Path) -> None:
+    with pytest.raises(BuildError, match=r"without the options shapes, delta_from"):
+        build(
+            folder / "pipeline.toml",
+            profiles=["fp32"],
+            calibration=folder / "samples",
+            key=key,
+            output=folder / "other-1.0.0",
+            shapes={"start": (1, 64)},
+            delta_from=[folder / "older.edgepack"],
+        )
