@@ -1,16 +1,20 @@
 """The gate at the end of a pipeline: a stage that keeps its own budget may still cost too much."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from edgepack.agent import open_model
+from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.bundle.manifest import decode_manifest
 from edgepack.bundle.plain_arrays import encode_arrays
 from edgepack.errors import BuildError
 from edgepack.packager import build
+from tests.integration.picture_builds import edgepack
 
 _SIZE = 64
 _PIPELINE = """
@@ -78,14 +82,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _build(folder: Path, key: Path, keep: float) -> Path:
+def _build(folder: Path, key: Path, keep: float, **options: Any) -> Path:
     (folder / "pipeline.toml").write_text(_PIPELINE.replace("KEEP", str(keep)))
-    output = folder / f"waves-1.0.{round(100 * keep)}"
+    output = folder / f"waves-1.{len(options)}.{round(100 * keep)}"
     build(
         folder / "pipeline.toml",
         calibration=folder / "samples",
         key=key,
         output=output,
+        **options,
     )
     return output
 
@@ -105,6 +110,26 @@ def test_stage_that_costs_most_becomes_float(folder: Path, key: Path) -> None:
     assert variant.parts[0].name == "small"
     quantized = onnx.load(loose / "model" / "product.small" / "model.onnx")
     assert "DequantizeLinear" in {node.op_type for node in quantized.graph.node}
+
+
+def test_encrypted_pipeline_runs_on_its_device(folder: Path, key: Path) -> None:
+    own = folder / "device"
+    write_key_pair(generate_key(), own)
+    bundle = _build(folder, key, 0.0, encrypt_to=[own.with_suffix(".pub")])
+    for path in (bundle / "model").rglob("*.onnx"):
+        assert b"MatMul" not in path.read_bytes()
+    state = folder / "state"
+    state.mkdir()
+    (state / "agent.toml").write_text(
+        f'device = "d"\nstate_dir = "{state}"\n[trust]\nkeys = ["{key.with_suffix(".pub")}"]\n'
+        f'[decryption]\nkey_file = "{own.with_suffix(".key")}"\n'
+    )
+    words = ("install", bundle, "--config", state / "agent.toml", "--soak", "0")
+    edgepack(*words, module="edgepack.agent.cli")
+    with open_model("waves", state, threads=1) as model:
+        end = model.run({"start": np.zeros((1, _SIZE), np.float32)})["end"]
+    assert end.shape == (1, _SIZE)
+    assert np.abs(end).max() < 0.5
 
 
 def test_options_that_a_pipeline_does_not_take_are_named(folder: Path, key: Path) -> None:

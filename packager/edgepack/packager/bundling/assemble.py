@@ -267,9 +267,20 @@ def encrypt_files(
         _encrypt(folder, file, content_key)
         return entry(folder, file.path)
 
+    graphs: dict[str, Variant] = {}
+
+    def graph(each: Variant) -> Variant:
+        if each.folder not in graphs:
+            files = tuple(map(encrypted, each.facts.files))
+            graphs[each.folder] = replace(each, facts=replace(each.facts, files=files))
+        return graphs[each.folder]
+
     def variant(each: Variant) -> Variant:
-        files = tuple(map(encrypted, each.facts.files))
-        return replace(each, facts=replace(each.facts, files=files))
+        if not each.parts:
+            return graph(each)
+        parts = tuple(map(graph, each.parts))
+        files = tuple(file for part in parts for file in part.facts.files)
+        return replace(each, parts=parts, facts=replace(each.facts, files=files))
 
     facts = replace(parts.facts, encryption=encryption)
     return replace(parts, facts=facts), replace(

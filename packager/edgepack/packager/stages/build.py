@@ -23,9 +23,16 @@ from edgepack.bundle.manifest import (
     Variant,
     join_stages,
 )
+from edgepack.bundle.recipients import load_recipients
 from edgepack.bundle.signing_keys import load_signing_key
 from edgepack.errors import BuildError
-from edgepack.packager.bundling.assemble import BundleParts, LaidOut, finish, lay_out
+from edgepack.packager.bundling.assemble import (
+    BundleParts,
+    LaidOut,
+    encrypt_files,
+    finish,
+    lay_out,
+)
 from edgepack.packager.bundling.output import check_output, disk_error, publish, work_folder
 from edgepack.packager.bundling.rehearse import Rehearsal, rehearse
 from edgepack.packager.bundling.shipped_firmware import check_firmware, check_shipped_hooks
@@ -70,7 +77,6 @@ _NOT_YET = (
     "searched",
     "values",
     "shapes",
-    "encrypt_to",
     "delta_from",
     "prove",
     "toolchains",
@@ -105,6 +111,7 @@ def _build(path: Path, request: BuildRequest, progress: Progress) -> BuildResult
     _check_options(request)
     check_output(request.output, replace=request.replace)
     key = load_signing_key(request.key)
+    recipients = tuple(key for path in request.encrypt_to for key in load_recipients(path))
     if request.hooks is not None:
         check_shipped_hooks(request.hooks)
     check_firmware(request.firmware)
@@ -124,10 +131,17 @@ def _build(path: Path, request: BuildRequest, progress: Progress) -> BuildResult
         floats.session.close()
         progress(BuildStep(what="writing the bundle"))  # 5
         parts, laid_out = _lay_out(folder, source, request, samples, expected, judged)
-        report = _compose_report(source, samples, parts, laid_out, judged)
-        record = _compose_record(source, request, samples, parts, laid_out, report)
-        digest = finish(folder, parts, laid_out, report, record, key)
+
+        def sign(parts: BundleParts, laid_out: LaidOut) -> tuple[str, Report, BuildRecord]:
+            report = _compose_report(source, samples, parts, laid_out, judged)
+            record = _compose_record(source, request, samples, parts, laid_out, report)
+            return finish(folder, parts, laid_out, report, record, key), report, record
+
+        digest, report, record = sign(parts, laid_out)
         rehearsal = rehearse(folder, key.public_key(), process, progress)
+        if recipients:
+            progress(BuildStep(what="encrypting the bundle"))
+            digest, report, record = sign(*encrypt_files(folder, parts, laid_out, recipients))
         publish(folder, request.output, work)
     timed = _add_times(report, judged, rehearsal)
     html, json = write_report(timed, request.output)
