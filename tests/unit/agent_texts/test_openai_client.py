@@ -66,3 +66,22 @@ def test_client_lists_chats_streams_and_understands_errors(
             client.chat.completions.create(model="other", messages=MESSAGES)
         with pytest.raises(openai.BadRequestError, match="the model's context is 96"):
             client.completions.create(model="chat", prompt="a" * 200)
+
+
+def test_client_sees_the_tokens_of_a_prompt_that_were_kept(tmp_path: Path) -> None:
+    port = free_port()
+    server = ModelServer(tmp_path, f'listen = "{port}"')
+    bundle = make_text_bundle(tmp_path / "b", context=2000)
+    write_pointer(server.state_dir, install_texts(server.state_dir, bundle))
+    server.start()
+    system = {"role": "system", "content": "You answer in one word. " * 20}
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none") as client:
+        answers = [
+            client.chat.completions.create(
+                model="chat", messages=[system, *MESSAGES], max_tokens=8, temperature=0.0
+            )
+            for _ in range(2)
+        ]
+    server.kill()
+    assert [one.usage.prompt_tokens_details.cached_tokens for one in answers] == [0, 384]
+    assert len({one.choices[0].message.content for one in answers}) == 1

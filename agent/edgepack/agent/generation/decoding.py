@@ -7,7 +7,7 @@ at each inference, which is the next one's past.
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 from typing import Any
 
@@ -106,6 +106,7 @@ class Decoding:
 
     Attributes:
         length: Tokens so far.
+        cached: Tokens of the prompt that were taken from a kept beginning.
         note_progress: Called before each inference.
         progress_ns: When the last inference began, nanoseconds of `time.perf_counter_ns`.
         is_cancelled: Whether the next inference raises; set by any thread.
@@ -143,6 +144,7 @@ class Decoding:
     def _begin(self, needed: int, capacity: int) -> None:
         """Reserve the memory of an empty text, in bytes."""
         self._capacity, self.length, self.is_cancelled = capacity, 0, False
+        self.cached = 0
         self.note_progress: Callable[[], object] = lambda: None
         self.progress_ns = perf_counter_ns()
         self._bytes = needed
@@ -175,6 +177,37 @@ class Decoding:
         length = self._capacity if self._is_shared else 0
         shape = (1, graph.num_key_value_heads, length, graph.head_size)
         return np.zeros(shape, self._dtypes[name])
+
+    keeps_prefixes = True
+    """Whether `copy_cache` and `take_cache` work."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of a text that fills the capacity."""
+        return self._bytes
+
+    @property
+    def steps(self) -> int:
+        """Tokens of an inference, at most."""
+        return self._most
+
+    def copy_cache(self, length: int) -> dict[str, Tensor]:
+        """Return the keys and values of the first tokens, as copies."""
+        return {past: array[:, :, :length].copy() for past, array in self._cache.items()}
+
+    def take_cache(self, cache: Mapping[str, Tensor], length: int) -> None:
+        """Begin the text with tokens whose keys and values are known.
+
+        Args:
+            cache: As of `copy_cache`, of at least `length` tokens.
+            length: The tokens.
+        """
+        for past, array in cache.items():
+            if self._is_shared:
+                self._cache[past][:, :, :length] = array[:, :, :length]
+            else:
+                self._cache[past] = array[:, :, :length].copy()
+        self.length = length
 
     def feed(self, tokens: list[int]) -> Logits:
         """Append tokens to the text.
@@ -234,6 +267,12 @@ class Decoding:
 
     def _bind_output(self, name: str, array: npt.NDArray[Any]) -> None:
         self._binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+
+def running_bytes() -> int:
+    """Return the memory of the texts in progress in this process."""
+    with _guard:
+        return sum(one._bytes for one in _texts)
 
 
 def count_steps(wiring: Wiring, logits: np.dtype[Any], capacity: int) -> int:

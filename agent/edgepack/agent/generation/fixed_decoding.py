@@ -25,6 +25,8 @@ class FixedDecoding(Decoding):
     The cache has the size of the context, whatever the text's capacity.
     """
 
+    keeps_prefixes = False
+
     def __init__(self, session: FixedDecoderSession, wiring: Wiring, capacity: int) -> None:
         self._most = session.sizes.steps
         self._begin(session.count_bytes(), capacity)

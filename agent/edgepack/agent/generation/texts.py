@@ -1,6 +1,7 @@
 """Texts of a release: prompt, inferences, sampling and text pieces."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from importlib.util import find_spec
 from time import monotonic
@@ -8,8 +9,14 @@ from time import monotonic
 import msgspec
 import numpy as np
 
-from edgepack.agent.generation.decoding import Decoding, check_wiring
+from edgepack.agent.generation.decoding import (
+    CacheMemoryError,
+    Decoding,
+    check_wiring,
+    running_bytes,
+)
 from edgepack.agent.generation.fixed_decoding import open_decoding
+from edgepack.agent.generation.prefixes import Prefix, Prefixes
 from edgepack.agent.generation.sampling import Sampler, Sampling, choose_sampling
 from edgepack.agent.generation.template import ChatTemplate, Message
 from edgepack.agent.generation.tokenizing import TextStream, TextTokenizer
@@ -124,11 +131,12 @@ class TextModel:
         self.tokenizer = TextTokenizer(files[TOKENIZER], self.wiring.vocabulary)
         self.template = ChatTemplate(files)
         self._session = session
+        self._owner, self._prefixes = object(), Prefixes()
 
     def with_session(self, session: Session) -> "TextModel":
         """Return the same with another session, such as that of an adapter."""
         texts = copy(self)
-        texts._session = session
+        texts._session, texts._owner = session, object()
         return texts
 
     def prepare(self, request: TextRequest) -> PreparedText:
@@ -188,12 +196,63 @@ class TextModel:
         Raises:
             CacheMemoryError: There is no memory for the cache.
         """
-        return open_decoding(self._session, self.wiring, capacity)
+        try:
+            return open_decoding(self._session, self.wiring, capacity)
+        except CacheMemoryError:
+            if not self._prefixes.size_bytes:
+                raise
+            self._prefixes.shrink(0)
+            return open_decoding(self._session, self.wiring, capacity)
+
+    def _most_prefix_bytes(self, own_bytes: int) -> int:
+        """Return the memory that kept beginnings may take: what running texts leave of a context.
+
+        `limits.memory_bytes` counts the cache of a full context for each model.
+
+        Args:
+            own_bytes: Memory of a running text that ends.
+        """
+        return max(0, self._token_bytes * self.wiring.context - running_bytes() + own_bytes)
+
+    @property
+    def _token_bytes(self) -> int:
+        """Memory of a token's keys and values."""
+        graph, past = self.wiring.graph, self.wiring.cache_names[0][0]
+        dtype = np.dtype(next(one.dtype for one in self._session.inputs if one.name == past))
+        values = graph.num_key_value_heads * graph.head_size
+        return 2 * graph.num_hidden_layers * values * dtype.itemsize
+
+    def _take_prefix(self, prompt: list[int], decoding: Decoding) -> list[int]:
+        """Begin a text with a kept beginning; return the tokens of the prompt that remain."""
+        if decoding.length or not decoding.keeps_prefixes:
+            return prompt
+        length, prefix = self._prefixes.find(self._owner, decoding.steps, prompt)
+        if prefix is not None:
+            decoding.take_cache(prefix.cache, length)
+        self._prefixes.shrink(self._most_prefix_bytes(0))
+        decoding.cached = length
+        return prompt[length:]
+
+    def _keep_prefix(self, prompt: list[int], decoding: Decoding) -> None:
+        """Keep the beginning of a prompt that a text computed."""
+        steps = decoding.steps
+        length = len(prompt) // steps * steps
+        if not length or decoding.length < len(prompt) or not decoding.keeps_prefixes:
+            return
+        if self._prefixes.find(self._owner, steps, [*prompt, 0])[0] == length:
+            return
+        most = self._most_prefix_bytes(decoding.size_bytes)
+        if length * self._token_bytes > most:
+            return
+        with suppress(MemoryError):
+            cache = decoding.copy_cache(length)
+            tokens = np.array(prompt[:length], np.int64)
+            self._prefixes.keep(Prefix(self._owner, steps, tokens, cache), most)
 
     def write(
         self, prepared: PreparedText, decoding: Decoding, note_step: Callable[[float], object]
     ) -> Iterator[TextPiece]:
-        """Yield the pieces of a text.
+        """Yield the pieces of a text; the beginning of the prompt is kept for the next text.
 
         Args:
             prepared: The request.
@@ -203,11 +262,20 @@ class TextModel:
         Raises:
             DeviceError: The provider failed.
         """
+        try:
+            yield from self._write(prepared, decoding, note_step)
+        finally:
+            self._keep_prefix(prepared.tokens, decoding)
+
+    def _write(
+        self, prepared: PreparedText, decoding: Decoding, note_step: Callable[[float], object]
+    ) -> Iterator[TextPiece]:
         sampler = Sampler(prepared.sampling, prepared.tokens)
         stream = TextStream(self.tokenizer, prepared.stop)
-        tokens = prepared.tokens
         for number in range(1, prepared.most + 1):
             began = monotonic()
+            if number == 1:
+                tokens = self._take_prefix(prepared.tokens, decoding)
             token = sampler.pick(decoding.feed(tokens))
             note_step(monotonic() - began)
             is_end = token in self.wiring.end_tokens

@@ -64,12 +64,19 @@ class CompletionRequest(TextSettings, frozen=True, kw_only=True):
     prompt: str | list[str]
 
 
+class PromptUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens of a prompt that an earlier text computed."""
+
+    cached_tokens: int = 0
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of tokens."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptUsage = PromptUsage()
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -22,6 +22,7 @@ class TextInference(Inference):
 
     Attributes:
         prompt_tokens, completion_tokens: Tokens so far.
+        cached_tokens: Tokens of the prompt that an earlier text computed.
         first_ms: Time from the request to the first token; 0 before.
         token_ms: Mean time of a token after the first; 0 before the second.
     """
@@ -35,7 +36,7 @@ class TextInference(Inference):
         self._request, self._show = request, show
         self._is_cancelled = False
         self._generation: OwnGeneration | None = None
-        self.prompt_tokens = self.completion_tokens = 0
+        self.prompt_tokens = self.completion_tokens = self.cached_tokens = 0
         self.first_ms = self.token_ms = 0.0
 
     @property
@@ -67,6 +68,7 @@ class TextInference(Inference):
                 raise TextCancelledError
             for piece in generation:
                 self.completion_tokens = generation.completion_tokens
+                self.cached_tokens = generation.cached_tokens
                 self.token_ms = generation.token_ms
                 if not self.first_ms:
                     self.first_ms = (perf_counter_ns() - self.watch.began) / 1e6

@@ -18,6 +18,7 @@ from edgepack.agent.inference_protocol.text_messages import (
     ChatRequest,
     CompletionAnswer,
     CompletionRequest,
+    PromptUsage,
     TextChoice,
     TextError,
     TextErrorAnswer,
@@ -230,7 +231,10 @@ class TextReply:
     def _usage(self) -> Usage:
         prompt, completion = self.inference.prompt_tokens, self.inference.completion_tokens
         return Usage(
-            prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            total_tokens=prompt + completion,
+            prompt_tokens_details=PromptUsage(cached_tokens=self.inference.cached_tokens),
         )
 
 

@@ -64,7 +64,7 @@ class OwnGeneration(Generation):
     def __init__(self, session: HeldRelease, request: TextRequest, *, closes_session: bool) -> None:
         self._session, self._closes_session = session, closes_session
         self._is_over = True
-        self._prompt_tokens = 0
+        self._prompt_tokens = self._cached_tokens = 0
         self._pace = _Pace()
         try:
             release = session.release()
@@ -95,6 +95,11 @@ class OwnGeneration(Generation):
     def prompt_tokens(self) -> int:
         """Tokens of the prompt."""
         return self._prompt_tokens
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt that an earlier text of the release computed; 0 before the first."""
+        return self._cached_tokens
 
     @property
     def completion_tokens(self) -> int:
@@ -140,6 +145,7 @@ class OwnGeneration(Generation):
             self._end()
             raise
         self._tokens.append(piece.token)
+        self._cached_tokens = self._decoding.cached if self._decoding else 0
         if piece.finish_reason:
             self._count(release)
             self._end()
