@@ -227,6 +227,30 @@ def test_outputs_with_16_bits_are_right_with_the_scales_that_the_simulator_compu
     assert _error_there(model, ApplyWorkarounds(), tmp_path / "fixed", samples=samples) < 0.001
 
 
+def test_a_normalized_vector_beyond_the_range_of_its_samples_keeps_its_sign(tmp_path: Path) -> None:
+    shape = (1, 1, 16, 32)
+    node = _node("LpNormalization", ["x"], ["y"], name="only", axis=-1, p=2)
+    model = make_model([node], {"x": shape}, {"y": shape}, [])
+    rng = np.random.default_rng(0)
+    drawn = rng.uniform(-1.0, 1.0, (4, *shape)).astype(np.float32)
+    beyond = drawn[0].copy()
+    beyond[..., 3] = -6.0
+    samples = Samples(count=4, read=lambda index: {"x": drawn[index]}, source="made by the test")
+    single = Samples(count=1, read=lambda _: {"x": beyond}, source="made by the test")
+
+    def error(profile: Profile, folder: Path) -> float:
+        folder.mkdir()
+        path, _ = try_quantized(model, profile, samples, folder, count=1)
+        trial = try_model(path, single, profile_settings(profile), timeout_s=300.0)
+        want = open_plain(path)({"x": beyond})["y"].astype(np.float64)
+        return float(np.linalg.norm(trial.outputs[0]["y"] - want) / np.linalg.norm(want))
+
+    free = resolve_profile("qnn-htp", {"pass": [{"name": "quantize", "fixed_scales": False}]})
+    was = error(free, tmp_path / "free")
+    assert was > _WRONG, "the simulator computes it rightly now: the scale is needed no longer"
+    assert error(_PROFILE, tmp_path / "fixed") < 0.001
+
+
 def _gates(factor: float) -> onnx.ModelProto:
     """Return a convolution and its HardSwish; all but the loudest have this weight scale."""
     shape = (1, 8, 4, 6)

@@ -140,8 +140,8 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
         exclude_ops: Operator types that stay float.
         tie_ops: Operator types with a common scale of inputs and outputs, beyond operators that
             only move data.
-        fixed_scales: Whether Sigmoid, Tanh and HardSigmoid get the scales of Qualcomm's NPU, and
-            Log and HardSwish the scales that the NPU computes rightly.
+        fixed_scales: Whether Sigmoid, Tanh, HardSigmoid and LpNormalization get the scales of
+            Qualcomm's NPU, and Log and HardSwish the scales that the NPU computes rightly.
         ranges: Methods for ranges from the calibration, in the order of attempts:
             `minmax`, `percentile-99.99`, `mse`, `entropy` …
         prepare: Changes of the float model if no plain range holds the budget: `smooth`

@@ -32,6 +32,8 @@ _FIXED: Mapping[tuple[str, str], tuple[float, int]] = {
     # The HTP simulator (onnxruntime-qnn 2.7.0) computes 0…1 by this scale whatever the graph says:
     # a HardSigmoid that reached .63 came out as .63 of itself.
     ("HardSigmoid", "uint16"): (1.0 / 65536.0, 0),
+    # Beyond the range of its samples it came out with the other sign there: -.71 as .60.
+    ("LpNormalization", "uint16"): (1.0 / 32768.0, 32768),
 }
 
 _LEAST: Mapping[tuple[str, str], float] = {
