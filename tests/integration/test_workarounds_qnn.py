@@ -243,7 +243,8 @@ def test_a_normalized_vector_beyond_the_range_of_its_samples_keeps_its_sign(tmp_
         path, _ = try_quantized(model, profile, samples, folder, count=1)
         trial = try_model(path, single, profile_settings(profile), timeout_s=300.0)
         want = open_plain(path)({"x": beyond})["y"].astype(np.float64)
-        return float(np.linalg.norm(trial.outputs[0]["y"] - want) / np.linalg.norm(want))
+        got = trial.outputs[0]["y"].astype(np.float64)
+        return float(np.linalg.norm(got - want) / np.linalg.norm(want))
 
     free = resolve_profile("qnn-htp", {"pass": [{"name": "quantize", "fixed_scales": False}]})
     was = error(free, tmp_path / "free")
