@@ -10,6 +10,8 @@ import onnx
 import pytest
 from msgspec.structs import replace
 
+from edgepack.agent.generation.fixed_decoding import open_decoding
+from edgepack.agent.generation.wiring import read_wiring
 from edgepack.agent.runtime.fixed_decoder import FixedCache, FixedDecoderSession
 from edgepack.agent.runtime.opening import open_model_file
 from edgepack.bundle.manifest import FixedDecoder
@@ -60,6 +62,18 @@ def test_the_logits_are_those_of_transformers(tmp_path: Path, name: str) -> None
     feeds |= {"input_ids": row, "attention_mask": np.ones_like(row)}
     whole = session.run(feeds)["logits"][0, -4:].astype(np.float32)
     np.testing.assert_allclose(whole, expected, atol=1e-4, rtol=1e-3)
+
+
+def test_a_text_continues_a_kept_beginning(tmp_path: Path) -> None:
+    session, tokens = _open(tmp_path, "gemma2"), TOKENS[0]
+    source = open_decoder(tmp_path / "gemma2", tmp_path / "again", silent)
+    assert source.texts is not None
+    wiring = read_wiring(source.texts.config_for("model.onnx"))
+    first, second = (open_decoding(session, wiring, len(tokens)) for _ in range(2))
+    first.feed(tokens[:SPLIT])
+    second.take_cache(first.copy_cache(SPLIT), SPLIT)
+    expected, got = (one.feed(tokens[SPLIT:]) for one in (first, second))
+    np.testing.assert_array_equal(got, expected)
 
 
 def test_an_export_and_a_long_context_are_refused_with_the_remedy(tmp_path: Path) -> None:

@@ -178,9 +178,6 @@ class Decoding:
         shape = (1, graph.num_key_value_heads, length, graph.head_size)
         return np.zeros(shape, self._dtypes[name])
 
-    keeps_prefixes = True
-    """Whether `copy_cache` and `take_cache` work."""
-
     @property
     def size_bytes(self) -> int:
         """Memory of a text that fills the capacity."""

@@ -1,11 +1,13 @@
 """A text's own inferences, on any decoder."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from edgepack.agent.generation.decoding import CacheMemoryError, Decoding
 from edgepack.agent.generation.wiring import Wiring
 from edgepack.agent.runtime.fixed_decoder import FixedCache, FixedDecoderSession
-from edgepack.agent.runtime.sessions import Session
+from edgepack.agent.runtime.sessions import Session, Tensor
 
 
 def open_decoding(session: Session, wiring: Wiring, capacity: int) -> Decoding:
@@ -25,8 +27,6 @@ class FixedDecoding(Decoding):
     The cache has the size of the context, whatever the text's capacity.
     """
 
-    keeps_prefixes = False
-
     def __init__(self, session: FixedDecoderSession, wiring: Wiring, capacity: int) -> None:
         self._most = session.sizes.steps
         self._begin(session.count_bytes(), capacity)
@@ -40,6 +40,12 @@ class FixedDecoding(Decoding):
             ) from error
         self._cache = self._fixed.arrays
         self._logits = np.empty((0, wiring.vocabulary), np.float32)
+
+    def take_cache(self, cache: Mapping[str, Tensor], length: int) -> None:
+        """Begin the text with tokens whose keys and values are known; see `Decoding`."""
+        for past, array in cache.items():
+            self._cache[past][:, :, :length] = array[:, :, :length]
+        self.length = self._fixed.length = length
 
     def _infer(self, tokens: list[int]) -> int:
         """Run an inference; return the row of the last logits."""

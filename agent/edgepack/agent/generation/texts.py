@@ -224,7 +224,7 @@ class TextModel:
 
     def _take_prefix(self, prompt: list[int], decoding: Decoding) -> list[int]:
         """Begin a text with a kept beginning; return the tokens of the prompt that remain."""
-        if decoding.length or not decoding.keeps_prefixes:
+        if decoding.length:
             return prompt
         length, prefix = self._prefixes.find(self._owner, decoding.steps, prompt)
         if prefix is not None:
@@ -237,7 +237,7 @@ class TextModel:
         """Keep the beginning of a prompt that a text computed."""
         steps = decoding.steps
         length = len(prompt) // steps * steps
-        if not length or decoding.length < len(prompt) or not decoding.keeps_prefixes:
+        if not length or decoding.length < len(prompt):
             return
         if self._prefixes.find(self._owner, steps, [*prompt, 0])[0] == length:
             return
