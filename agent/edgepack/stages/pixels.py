@@ -31,12 +31,14 @@ def resize(pixels: Pixels, height: int, width: int) -> Pixels:
         return pixels
     upper, lower, down = _between(pixels.shape[0], height)
     left, right, across = _between(pixels.shape[1], width)
-    wide = pixels.astype(np.int32)
-    rows = wide[:, left] * (_ONE - across)[:, None] + wide[:, right] * across[:, None]
+    rows = pixels.take(left, axis=1) * (_ONE - across)[:, None]
+    rows += pixels.take(right, axis=1) * across[:, None]
     rows >>= 4
-    shares = ((_ONE - down)[:, None, None], down[:, None, None])
-    whole = (rows[upper] * shares[0] >> 16) + (rows[lower] * shares[1] >> 16)
-    return ((whole + 2) >> 2).astype(np.uint8)
+    whole = (rows.take(upper, axis=0) * (_ONE - down)[:, None, None]) >> 16
+    whole += (rows.take(lower, axis=0) * down[:, None, None]) >> 16
+    whole += 2
+    whole >>= 2
+    return whole.astype(np.uint8)
 
 
 def _between(
