@@ -96,6 +96,14 @@ def test_adapter_is_built_installed_and_chosen_by_its_name(
         ):
             model.generate(MESSAGES, adapter="support")
         monkeypatch.undo()
+        with open_model("chat", device.state_dir, via="server") as served:
+            told = served.generate(MESSAGES, adapter="support", **settings)
+            assert (told.whole().text, told.bundle.name) == (wanted["merged"], "support")
+        with (
+            open_model("merged", device.state_dir, via="server") as served,
+            pytest.raises(ValueError, match=r"'merged' has no adapter 'support'.*has none"),
+        ):
+            served.generate(MESSAGES, adapter="support")
         with pytest.raises(DeviceError, match="'support' is an adapter for 'chat'"):
             open_model("support", device.state_dir)
         url = f"http://127.0.0.1:{port}/v1"

@@ -137,6 +137,8 @@ def _endless(tensors: Tensors) -> Tensors:
         (_endless, {}, "values that are not finite"),
         (dict, {"peft_type": "IA3"}, "IA3"),
         (dict, {"use_dora": True}, "use_dora"),
+        (dict, {"alora_invocation_tokens": [5]}, "alora_invocation_tokens"),
+        (dict, {"init_lora_weights": "pissa_niter_4"}, "pissa_niter_4.*changes the base's weights"),
         (dict, {"modules_to_save": ["lm_head"]}, "lm_head"),
         (_worse, {}, "the adapter makes the answers less likely"),
     ],

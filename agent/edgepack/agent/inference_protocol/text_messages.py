@@ -17,7 +17,8 @@ class TextSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that all requests for a text have.
 
     Attributes:
-        model: Name of the model.
+        model: Name of the model, or of an adapter.
+        adapter: Name of an adapter for the model; None for the model as named.
         max_tokens: New tokens at most.
         temperature, top_p, top_k, seed: Choice of tokens.
         stop: A string that ends the text, or several.
@@ -29,6 +30,7 @@ class TextSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: str
+    adapter: str | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None

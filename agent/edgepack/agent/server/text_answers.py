@@ -86,6 +86,7 @@ class TextAnswers:
         settings, request = read(call.request.body)
         model, adapter = self._find(settings.model)
         most = model.most_text_tokens
+        adapter = settings.adapter or adapter
         request = msgspec.structs.replace(request, most_tokens=most, adapter=adapter)
         reply = TextReply(form, settings, request, settings.model, watch, self._in_loop)
         reply.stream_to(call.exchange.respond)

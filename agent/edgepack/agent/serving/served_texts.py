@@ -142,7 +142,8 @@ def _message(name: str, request: TextRequest) -> list[bytes]:
     """Return a request for a stream of pieces with their tokens."""
     prompt, stop = request.prompt, request.stop
     body: dict[str, Any] = {
-        "model": request.adapter or name,
+        "model": name,
+        "adapter": request.adapter,
         "stream": True,
         "return_token_ids": True,
         "max_tokens": request.max_tokens,

@@ -31,6 +31,10 @@ _TENSOR = re.compile(
 _SAVE = "save the adapter with PEFT's save_pretrained"
 
 
+_CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""Initializations after which the base is no longer the model that the adapter adds to."""
+
+
 class _Config(msgspec.Struct, frozen=True, kw_only=True):
     """Used keys of `adapter_config.json`."""
 
@@ -39,6 +43,10 @@ class _Config(msgspec.Struct, frozen=True, kw_only=True):
     lora_alpha: Annotated[float, msgspec.Meta(gt=0, le=1e6)]
     use_rslora: bool = False
     use_dora: bool = False
+    use_qalora: bool = False
+    use_bdlora: Any = None
+    alora_invocation_tokens: list[int] | None = None
+    init_lora_weights: bool | str | None = True
     lora_bias: bool = False
     bias: str = "none"
     modules_to_save: list[str] | None = None
@@ -135,6 +143,12 @@ def _read_config(file: Path) -> _Config:
     for is_there, what in (
         (config.peft_type != "LORA", f"is {config.peft_type!a:.40}, not LORA"),
         (config.use_dora, "has use_dora"),
+        (config.use_qalora or bool(config.use_bdlora), "has use_qalora or use_bdlora"),
+        (bool(config.alora_invocation_tokens), "begins at alora_invocation_tokens"),
+        (
+            str(config.init_lora_weights).startswith(_CHANGES_BASE),
+            f"was begun by {config.init_lora_weights!a:.40}, which changes the base's weights",
+        ),
         (config.bias != "none" or config.lora_bias, "trains biases"),
         (bool(config.modules_to_save), f"replaces modules: {config.modules_to_save}"),
     ):
