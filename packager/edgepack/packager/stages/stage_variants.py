@@ -21,7 +21,11 @@ from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.progress import Progress, for_profile
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.stages.float_pipeline import FloatPipeline, PipelineSamples
-from edgepack.packager.stages.pipeline_file import PipelineSource, StageSource
+from edgepack.packager.stages.pipeline_file import (
+    PIPELINE_FILE,
+    PipelineSource,
+    StageSource,
+)
 
 
 class StageBuilder:
@@ -99,7 +103,7 @@ class StageBuilder:
             return _prepare(request, folder / "work", told)
         except BuildError as error:
             error.problem = f"stage '{stage}', profile '{name}': {error.problem}"
-            other = f"another profile for '{stage}': [[variant]] in {self._source.path.name}"
+            other = f"another profile for '{stage}': [[variant]] in a {PIPELINE_FILE}"
             error.remedy = f"{error.remedy}; or {other}" if error.remedy else other
             raise
 

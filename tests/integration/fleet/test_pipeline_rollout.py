@@ -1,0 +1,43 @@
+"""A pipeline is rolled out: a device fetches the stages that it can run, and runs all of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from edgepack.agent import open_model
+from edgepack.bundle.plain_arrays import encode_arrays
+from edgepack.packager import build
+from tests.integration.fleet.conftest import CAMERAS, StartAgent
+from tests.integration.test_encoder_decoders import FOLDERS, RECORDED, draw_sample
+
+
+def test_device_fetches_and_switches_the_stages_of_its_variant(
+    tmp_path: Path, key_prefix: Path, serve: Callable[..., Any], start_agent: StartAgent
+) -> None:
+    samples = tmp_path / "samples"
+    samples.mkdir()
+    for number in range(6):
+        content = encode_arrays(draw_sample("t5", number))
+        (samples / f"{number}.npz").write_bytes(content)
+    bundle = tmp_path / "t5-1.0.0.edgepack"
+    build(
+        FOLDERS / "t5",
+        profiles=["fp32", "cpu-arm64"],
+        calibration=samples,
+        key=key_prefix.with_suffix(".key"),
+        output=bundle,
+    )
+    fleet = serve()
+    start_agent(fleet, "cam-1")
+    fleet.wait_until(lambda: fleet.info().online == 1, "the agent is online")
+    view = fleet.wait_for(fleet.roll_out(bundle, to=CAMERAS, deadline_s=300.0), "FINISHED")
+    assert view.counts == {"COMMITTED": 1}, view
+    state = tmp_path / "cam-1" / "state"
+    with open_model("t5", state, threads=1) as model:
+        tokens = model.run(draw_sample("t5", 3))["tokens"]
+    assert tokens.tolist()[0] == RECORDED["t5"][3]
+    (slot,) = {path.parents[1] for path in state.glob("slots/*/model/*")}
+    assert sorted(path.name for path in (slot / "model").iterdir()) == [
+        "decoder.fp32",
+        "encoder.fp32",
+    ]
