@@ -16,12 +16,7 @@ import onnx
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph import stored_tensors
-from edgepack.packager.graph.model_files import (
-    RUNTIME_ERRORS,
-    cpu_session,
-    load_model,
-    quiet_options,
-)
+from edgepack.packager.graph.model_files import RUNTIME_ERRORS, load_model, open_on_cpu
 from edgepack.packager.source.decoders.shape import DecoderShape
 from edgepack.packager.source.decoders.weights import (
     ArrayWeights,
@@ -113,7 +108,7 @@ def compare_logits(export: Path, built: Path, shape: DecoderShape) -> float:
 
 
 def _run(path: Path, tokens: Tensor, shape: DecoderShape) -> Floats:
-    session = cpu_session(path, quiet_options(threads=1))
+    session = open_on_cpu(path, threads=1)
     inputs = {one.name: one for one in session.get_inputs()}
     outputs = [one.name for one in session.get_outputs()]
     sizes = (1, shape.kv_heads, 0, shape.head_size)
