@@ -70,7 +70,7 @@ def slot(key: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         *("--key", key, "-o", bundle),
     )
     said = edgepack("inspect", bundle)
-    assert "context 256 tokens of 512, cache 1.5 KB a token, 393.2 KB when full" in said
+    assert "context 256 tokens, vocabulary 512, cache 1.5 KB a token, 393.2 KB when full" in said
     assert "tokenizer.json" in said
     install(bundle, key, work / "device")
     (found,) = (path.parent for path in (work / "device").rglob("genai_config.json"))

@@ -224,8 +224,9 @@ def _describe_generation(texts: Generation | None) -> Iterator[str]:
     """Yield a line on the memory of a model that generates texts."""
     if texts is not None:
         yield (
-            f"texts:        context {texts.context:,} tokens of {texts.vocabulary:,}, cache "
-            f"{_size(texts.cache_bytes_per_token)} a token, {_size(texts.cache_bytes)} when full"
+            f"texts:        context {texts.context:,} tokens, vocabulary {texts.vocabulary:,}, "
+            f"cache {_size(texts.cache_bytes_per_token)} a token, "
+            f"{_size(texts.cache_bytes)} when full"
             f"{'; with places for adapters' if texts.adapters is not None else ''}"
         )
 

@@ -50,6 +50,18 @@ def test_a_variant_that_memory_has_no_room_for_leaves_the_others(
     }
 
 
+def test_memory_for_no_variant_is_rejected_with_the_numbers_of_the_smallest(
+    world: World, releases: Releases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"cpu": 95, "cpu-vnni": 1000}
+    monkeypatch.setattr(Manifest, "memory_bytes", lambda _, name: sizes[name])
+    world.limits = LimitConfig(disk_reserve_bytes=0, memory_bytes=100)
+    world.boot().start()
+    because = refusal(world, releases.two.order(2))
+    assert "needs 95 bytes" in because
+    assert "90 are missing" in because
+
+
 def test_no_room(world: World, releases: Releases) -> None:
     world.limits = LimitConfig(disk_reserve_bytes=10**18)
     world.boot().start()

@@ -157,9 +157,11 @@ def _judge_bundle(
     serving, others = serving_bytes(deps.slots, pointer), model.others.memory_bytes()
     limit_bytes = config.limits.memory_bytes
     too_large = find_too_large(sizes, limit_bytes - serving - sum(others.values()))
-    if limit_bytes and len(too_large) < len(names):
+    if limit_bytes:
         rejected |= too_large
-        names = tuple(name for name in names if name not in too_large)
+        small_enough = tuple(name for name in names if name not in too_large)
+        # If no variant fits, the smallest one says how much is missing.
+        names = small_enough or (min(names, key=sizes.__getitem__),)
     memory_bytes = max(sizes[name] for name in names)
     spare_bytes = check_memory(
         memory_bytes, serving_bytes=serving, others=others, limit_bytes=limit_bytes

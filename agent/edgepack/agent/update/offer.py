@@ -195,7 +195,7 @@ def check_memory(
     """Reject a release that would not fit into memory next to all other models.
 
     Args:
-        needed_bytes: Memory of the largest candidate.
+        needed_bytes: Memory of the largest candidate that fits, else of the smallest.
         serving_bytes: Memory of the model's serving release meanwhile.
         others: Memory of each other model, by name.
         limit_bytes: Limit of all models together; 0 means no limit.
