@@ -9,6 +9,7 @@ import pytest
 
 from edgepack.agent import open_model
 from edgepack.bundle.keys import PrivateKey
+from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
 from tests.simulators import warm_programs
 from tests.simulators.bundles import make_bundle
 from tests.simulators.text_bundles import make_text_bundle
@@ -94,3 +95,29 @@ def test_device_chooses_the_variant_by_the_time_of_a_text(
     choice = found["pointer"]["choice"]
     assert choice["chosen"] == "slow-prompt", "golden texts take longest with it"
     assert choice["because"].count("tokens a second") == 2
+
+
+def test_limit_of_memory_takes_the_variant_that_fits_with_its_cache(
+    tmp_path: Path, release_keys: tuple[PrivateKey, Path]
+) -> None:
+    bundle = make_text_bundle(
+        tmp_path / "bundle", release_keys[0], variants={"large": "prompt", "small": ""}
+    )
+    manifest = decode_manifest((bundle / MANIFEST_FILE).read_bytes())
+    large, small = (manifest.memory_bytes(one) for one in ("large", "small"))
+    settings = tmp_path / "agent.toml"
+    for limit, code in ((large - 1, 0), (small - 1, 1)):
+        settings.write_text(
+            f'device = "cam-1"\nstate_dir = "state-{code}"\n[probe]\nruns = 1\n'
+            f'[trust]\nkeys = ["{release_keys[1]}"]\n[limits]\nmemory_bytes = {limit}\n'
+        )
+        words = ("install", str(bundle), "--soak", "0", "--config", str(settings))
+        done = run(*words, code=code)
+        if code:
+            assert f"{limit}" in done.stderr
+            return
+        shown = run("explain", "chat", "--json", "--config", str(settings)).stdout
+        choice = json.loads(shown)["pointer"]["choice"]
+        assert choice["chosen"] == "small"
+        assert f"{large}" in choice["rejected"]["large"]
+        assert f"{limit}" in choice["rejected"]["large"]

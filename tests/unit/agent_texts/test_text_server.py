@@ -18,12 +18,15 @@ from edgepack.agent.server.hosted_model import HostedModel, Inference
 from edgepack.agent.server.statistics import Stopwatch
 from edgepack.agent.server.text_inference import TextInference
 from edgepack.agent.serving.following import Follower
+from edgepack.bundle.generation import MAX_CONTEXT
+from tests.simulators import text_bundles
 from tests.simulators.model_server import Answer, ModelServer
 from tests.simulators.pointers import write_pointer
 from tests.simulators.text_bundles import CONTEXT, install_texts, make_text_bundle
 from tests.simulators.waiting import wait_until
 
 PROMPT = "Once upon a time"
+LONG = 20_000
 MESSAGES = [{"role": "user", "content": "Hi"}]
 
 
@@ -274,3 +277,49 @@ def test_text_of_a_killed_server_is_an_error(tmp_path: Path) -> None:
         server.kill()
         with pytest.raises(DeviceError, match="the model server ended the text"):
             text.whole()
+
+
+def test_client_that_leaves_within_a_long_prompt_ends_it(tmp_path: Path) -> None:
+    server = ModelServer(tmp_path, "parallel = 1")
+    bundle = make_text_bundle(tmp_path / "b", context=LONG, variants={"cpu": "prompt"})
+    write_pointer(server.state_dir, install_texts(server.state_dir, bundle))
+    server.start()
+    try:
+        for is_stream in (True, False):
+            before = counts(server)["fail"]["count"]
+            peer = begin_long(server, stream=is_stream, prompt="a" * (LONG - 10))
+            wait_until(lambda: 'active{edgepack_model="chat"} 1' in metrics_of(server))
+            peer.close()
+            wait_until(lambda: counts(server)["fail"]["count"] == before + 1)  # noqa: B023
+        assert ask(server, "completions", prompt="a", max_tokens=1).status == 200
+        first = 'gen_ai_server_time_to_first_token_seconds_count{edgepack_model="chat"} 1'
+        assert first in metrics_of(server), "neither long prompt came to its first token"
+    finally:
+        server.kill()
+
+
+def test_cache_without_memory_is_rejected_with_bytes_and_the_server_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("KV_HEADS", 2), ("HEAD", 256), ("LAYERS", 8)):
+        monkeypatch.setattr(text_bundles, name, value)
+    assets = text_bundles.make_assets(context_length=MAX_CONTEXT)  # 32 KB a token: 550 GB
+    server = ModelServer(tmp_path)
+    bundle = make_text_bundle(tmp_path / "b", assets=assets)
+    write_pointer(server.state_dir, install_texts(server.state_dir, bundle))
+    server.start()
+    try:
+        for settings in ({}, {"stream": True}):
+            answer = ask(server, "completions", prompt="a", **settings)
+            error = answer.value["error"]
+            assert (answer.status, error["type"]) == (429, "rate_limit_error")
+            needed = int(error["message"].partition(" bytes of memory")[0].rpartition(" ")[2])
+            assert needed > MAX_CONTEXT * 32 * 1024
+            assert "are free" in error["message"]
+        assert ask(server, "completions", prompt="a", max_tokens=2).status == 200
+    finally:
+        server.kill()
+
+
+def metrics_of(server: ModelServer) -> str:
+    return server.ask("GET", "/metrics").body.decode()
