@@ -239,8 +239,9 @@ def encode_manifest(manifest: Manifest) -> bytes:
     """
     facts = manifest.facts
     own = msgspec.to_builtins(facts, order="sorted")
-    if facts.pipeline is None:
-        del own["pipeline"]
+    for key in ("adapter", "pipeline"):
+        if own[key] is None:
+            del own[key]
     components: dict[str, dict[str, Any]] = {}
     for graph in manifest.graphs:
         components.setdefault(graph.component, {})[graph.name] = _package(graph)

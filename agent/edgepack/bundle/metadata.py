@@ -384,7 +384,8 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         reference: Features of the build's samples: of inputs, and of the float model's outputs by
             their tasks. Devices measure drift against these.
         generation: Facts of a model that generates texts; None for other models.
-        adapter: Facts of an adapter for another bundle; None for a model that runs by itself.
+        adapter: Facts of an adapter for another bundle; None for a model that runs by itself, and
+            not written then.
         pipeline: Facts of a model of several graphs; None for other models, and not written then.
     """
 
