@@ -46,6 +46,13 @@ KEY_LINE = "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgevZzL1gdAFr88hb2"
         ("got eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIx.c2ln", "c2ln"),
         ("-----BEGIN PRIVATE KEY-----", "PRIVATE"),
         (KEY_LINE, KEY_LINE[:8]),
+        ("started mender --password hunter2 --verbose", "hunter2"),
+        ("pass=hunter2", "hunter2"),
+        ("wifi psk=hunter2", "hunter2"),
+        ("userPin=123456", "123456"),
+        ("proxy //ann:hunter2@proxy:3128", "hunter2"),
+        ("Cookie: a=1; session=abcdef", "abcdef"),
+        ("key Zm9vYmFyL2Zv/b2Jhci9mb29iYXI+Zm9vYmFyL2Zvb2Jhcg9", "b2Jhci9mb29iYXI"),
         ("session secret xK3jPq9ZtRw2LmN8vBc4DfGh6JkS1aQeWyUiOpX7", "xK3jPq9"),
     ],
 )
@@ -62,6 +69,7 @@ def test_secrets_leave_the_line(line: str, secret: str) -> None:
         f"slot={'5ae7' * 16} reused_bytes=123",
         '  File "/usr/lib/edgepack/python/edgepack/agent/daemon/agent.py", line 120, in turn',
         "connection lost to mqtts://broker.example:8883 because=[Errno 111] Connection refused",
+        "hook=/opt/Vendor/Tools9/bin/installFirmwareOfTheBoard/run ended with 1",
         "dropped=unknown topic count=1 detail='ep/1/default/d/cam-1/dn/x'",
     ],
 )
@@ -70,7 +78,7 @@ def test_lines_without_secrets_stay(line: str) -> None:
 
 
 def test_hostile_line_is_redacted_in_linear_time() -> None:
-    for piece in ("a", "a.", "a=", "//", "://", "e", "A-", "pin", "'", "eyJ", "a:'"):
+    for piece in ("a", "a.", "a=", "//", "://", "e", "A-", "pin", "'", "eyJ", "a:'", "A1g/", "--pin ", "//:"):
         redact(piece * (MAX_LINE // len(piece)))  # A quadratic search would take minutes.
 
 

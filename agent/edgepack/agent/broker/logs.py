@@ -34,6 +34,18 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?<![\w+.-])(\w[\w+.-]*+://)[^\s'\"]*@"), rf"\1{_HIDDEN}@"),
     (re.compile(r"(?<![\w+.-])(\w[\w+.-]*+://[^\s?'\"]*+)\?[^\s'\"]*"), rf"\1?{_HIDDEN}"),
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), rf"\1 {_HIDDEN}"),
+    (re.compile(r"(?<![:\w])//[^\s/@'\":]*:[^\s/@'\"]*@"), f"//{_HIDDEN}@"),
+    # All that follows a header of credentials; the value after an option.
+    (
+        re.compile(r"(?i)\b((?:set-)?cookie2?|(?:proxy-)?authorization)(\s*:\s*)\S.*"),
+        rf"\1\2{_HIDDEN}",
+    ),
+    (
+        re.compile(
+            r"(?i)(?<!\S)(--?[\w-]*(?:passw\w*|passphrase|secret|token|pin|psk|pwd)\s+)[^\s-]\S*"
+        ),
+        rf"\1{_HIDDEN}",
+    ),
     # A PKCS #11 URI has its PIN among attributes.
     (re.compile(r"(?i)(pin-(?:value|source)=)[^;&?\s'\"]*"), rf"\1{_HIDDEN}"),
     (re.compile(r".*-----(?:BEGIN|END) .*"), _HIDDEN),
@@ -41,11 +53,18 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     # JSON web tokens, and keys in base64. Digests are hexadecimal, and stay.
     (re.compile(r"(?<![\w-])eyJ[\w-]{5,}+(?:\.[\w-]+)*"), _HIDDEN),
     (re.compile(r"(?<![\w+-])(?=[\w+-]*[A-Z])(?=[\w+-]*[g-z])[\w+-]{40,}+={0,2}"), _HIDDEN),
+    # Base64 with slashes. An absolute path begins with one, and a digit in a long path is rare.
+    (
+        re.compile(
+            r"(?<![\w./+-])(?=[\w+/]*[A-Z])(?=[\w+/]*[g-z])(?=[\w+/]*\d)[A-Za-z0-9+][A-Za-z0-9+/]{42,}={0,2}"
+        ),
+        _HIDDEN,
+    ),
 )
 _NAMED = re.compile(r"(?<![\w.-])([\w.-]++)(['\"]?\s*+[:=]\s*+)('[^']*'|\"[^\"]*\"|[^\s,;'\"]+)")
 _SECRET_NAME = re.compile(
     r"(?i)passw|passphrase|secret|token|credential|api[._-]?key|private[._-]?key|authorization"
-    r"|cookie|(?:^|[._-])(?:pin|pwd)(?:$|[._-])"
+    r"|cookie|(?:^|[._-])(?:pass|pin|psk|pwd)(?:$|[._-])|(?-i:[a-z](?:Pass|Pin|Psk|Pwd)$)"
 )
 
 
