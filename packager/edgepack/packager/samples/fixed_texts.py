@@ -1,7 +1,8 @@
 """Texts as samples of a decoder with fixed shapes.
 
-A text becomes one inference: its first half lies in the cache, as the float model computed it, and
-its second half, which the answer ends, is fed. So ranges cover a cache that holds a text.
+A text becomes one inference. Of every other text the first half lies in the cache, as the float
+model computed it, and the second half, which the answer ends, is fed. The others are fed whole, as
+far as the graph takes them. So ranges cover a cache that holds a text, and the beginnings of texts.
 """
 
 from pathlib import Path
@@ -52,6 +53,8 @@ def fix_texts(
                 feeds = samples.read(index)
                 tokens = feeds[Names.tokens].reshape(-1).tolist()
                 last = max(len(tokens) - len(tokens) // 2, samples.answer_tokens(index) + 1)
+                if index % 2:  # Beginnings see few tokens, and attention does not average.
+                    last = len(tokens)
                 before = max(len(tokens) - min(last, sizes.steps), 0)
                 said = run({key: _first(key, value, before) for key, value in feeds.items()})
                 kept = {key: said[_present(key)] for key in caches} if before else {}
