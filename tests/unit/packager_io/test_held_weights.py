@@ -71,7 +71,9 @@ def test_weights_of_two_files_are_both_beside_a_model_for_a_session(tmp_path: Pa
     held = hold_weights(two_layers(opset=13), tmp_path / "weights")
     with WeightsFile(tmp_path / "more") as more:
         held.graph.initializer[0].CopyFrom(
-            more.kept("w0", np.zeros((LAYER_WIDTH, LAYER_WIDTH), np.float32))
+            more.kept(
+                numpy_helper.from_array(np.zeros((LAYER_WIDTH, LAYER_WIDTH), np.float32), "w0")
+            )
         )
     path = tmp_path / "model.onnx"
     save_for_session(held, path)

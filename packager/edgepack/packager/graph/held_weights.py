@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Self
 
 import onnx
-from onnx import numpy_helper
 
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.model_files import (
@@ -26,7 +25,6 @@ from edgepack.packager.graph.model_files import (
     weights_size_bytes,
 )
 from edgepack.packager.memory import return_freed_memory
-from edgepack.tasks.arrays import Tensor
 
 HELD_FROM_BYTES = 16_000_000
 """Models with fewer bytes of weights stay in memory: their copies are small beside the tools."""
@@ -54,20 +52,23 @@ class WeightsFile:
     def __exit__(self, *ended_by: object) -> None:
         self._file.close()
 
-    def keep(self, tensor: onnx.TensorProto) -> None:
-        """Move a tensor's values into the file, if large enough."""
+    def keep(self, tensor: onnx.TensorProto, *, least: int = _TENSOR_FROM_BYTES) -> None:
+        """Move a tensor's values into the file, if they have so many bytes."""
         length = len(tensor.raw_data)
-        if length < _TENSOR_FROM_BYTES:
+        if length < least:
             return
-        self._file.write(bytes(-self._file.tell() % mmap.PAGESIZE))
+        if length >= _TENSOR_FROM_BYTES:
+            self._file.write(bytes(-self._file.tell() % mmap.PAGESIZE))
         offset = self._file.tell()
         self._file.write(tensor.raw_data)
+        self._file.flush()
         stored_tensors.put(tensor, str(self._path), offset, length)
 
-    def kept(self, name: str, values: Tensor) -> onnx.TensorProto:
-        """Return a tensor with these values, in the file if large enough."""
-        tensor = numpy_helper.from_array(values, name)
-        self.keep(tensor)
+    def kept(
+        self, tensor: onnx.TensorProto, *, least: int = _TENSOR_FROM_BYTES
+    ) -> onnx.TensorProto:
+        """Move a tensor's values into the file, if they have so many bytes; return the tensor."""
+        self.keep(tensor, least=least)
         return deepcopy(tensor)  # a message keeps the memory of a field that was cleared
 
 

@@ -18,7 +18,7 @@ from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.queries import all_nodes, is_standard
 
-EXTERNAL_ABOVE_BYTES = 256_000_000
+EXTERNAL_ABOVE_BYTES = 100_000_000
 """Weights beyond this go to a file of their own, which all forms of a model share and map."""
 
 _MESSAGE_BYTES = 1_800_000_000
@@ -201,8 +201,7 @@ def open_on_cpu(
         The session.
     """
     options = quiet_options(threads=threads, optimize=optimize)
-    weights = path.with_suffix(WEIGHTS_SUFFIX)
-    if weights.exists() and weights.stat().st_size > _MESSAGE_BYTES:
+    if path.with_suffix(WEIGHTS_SUFFIX).exists():
         options.add_session_config_entry("session.disable_prepacking", "1")
     return cpu_session(path, options)
 

@@ -18,6 +18,7 @@ from edgepack.packager.gates import checks as gates
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.graph.source_quantization import read_source_quantization
+from edgepack.packager.memory import return_freed_memory
 from edgepack.packager.pipeline.prequantized import check_own_scales, describe_own
 from edgepack.packager.pipeline.selection import (
     EvaluationInputs,
@@ -295,6 +296,7 @@ class CandidateSelector:
         profile = self.profile
         best = found.best
         self.progress(BuildStep(what="timing it beside the float model"))
+        return_freed_memory()  # the float model's session packs all weights
         size_share = best.measured.size_bytes / prepared.size_bytes
         asked = None
         if "slower" in profile.gates.float_instead:

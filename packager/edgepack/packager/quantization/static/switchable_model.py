@@ -135,7 +135,8 @@ class SwitchWriter:
 
     def _restored(self, name: str, integers: npt.NDArray[np.integer], scale: Scale) -> str:
         if name not in self.initializers:
-            self.initializers[name] = self.rounded.kept(name, restore(integers, scale))
+            values = numpy_helper.from_array(restore(integers, scale), name)
+            self.initializers[name] = self.rounded.kept(values)
         return name
 
     def _round(self, name: str, scale: Scale, output: str) -> list[onnx.NodeProto]:

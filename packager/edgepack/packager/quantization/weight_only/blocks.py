@@ -10,7 +10,7 @@ Machine Learning Models", 2023). Providers want whole zero points, so the result
 scale fitted to the codes by least squares, and a block keeps its first grid where that was better.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -34,7 +34,8 @@ _PENALTY_GROWTH = 1.01
 
 _ROUNDS = 20
 
-_ROWS_AT_ONCE = 2048
+_ELEMENTS_AT_ONCE = 1 << 20
+"""Rounding takes some copies of so many weights."""
 
 _LEAST = np.float32(1e-12)
 
@@ -204,6 +205,27 @@ def round_to_nearest(weight: Singles, grid: BlockGrid) -> BlockWeight:
     return BlockWeight(codes=clipped.reshape(len(weight), -1)[:, : weight.shape[1]], grid=grid)
 
 
+def round_rows(weight: Singles, make: Callable[[Singles], BlockGrid]) -> BlockWeight:
+    """Round every weight to the nearest code, some rows at a time, so that little memory is taken.
+
+    Args:
+        weight: float32 (rows, columns).
+        make: Returns the grid of some rows.
+    """
+    step = max(1, _ELEMENTS_AT_ONCE // weight.shape[1])
+    parts = [
+        round_to_nearest(part, make(part))
+        for part in (weight[start : start + step] for start in range(0, len(weight), step))
+    ]
+    grids = [part.grid for part in parts]
+    grid = replace(
+        grids[0],
+        scales=np.concatenate([one.scales for one in grids]),
+        zero_points=np.concatenate([one.zero_points for one in grids]),
+    )
+    return BlockWeight(codes=np.concatenate([part.codes for part in parts]), grid=grid)
+
+
 def with_half_scales(grid: BlockGrid) -> BlockGrid:
     """Return the grid with scales that 16-bit floats hold exactly."""
     largest = float(np.finfo(np.float16).max)
@@ -246,16 +268,13 @@ def refine_grid(weight: Singles, grid: BlockGrid) -> BlockGrid:
         weight: float32 (rows, columns).
         grid: Where to start: the grid by least and greatest weight.
     """
-    scales = grid.scales.copy()
-    zero_points = grid.zero_points.copy()
-    for start in range(0, len(weight), _ROWS_AT_ONCE):
-        rows = slice(start, start + _ROWS_AT_ONCE)
-        scales[rows], zero_points[rows] = _refine(
-            cut(weight[rows], grid.block_size),
-            grid.scales[rows, :, None],
-            grid.zero_points[rows, :, None].astype(np.float32),
-            np.float32(grid.highest),
-        )
+    scales, zero_points = _refine(
+        cut(weight, grid.block_size),
+        grid.scales[..., None],
+        grid.zero_points[..., None].astype(np.float32),
+        np.float32(grid.highest),
+    )
+    zero_points = zero_points.astype(np.uint8)
     return replace(grid, scales=scales, zero_points=zero_points)
 
 

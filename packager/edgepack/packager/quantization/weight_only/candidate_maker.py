@@ -9,15 +9,20 @@ once: both nodes read the same codes and scales, and get their precision togethe
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
+from tempfile import mkstemp
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from msgspec.structs import replace
 
 from edgepack.packager.graph.edits import MICROSOFT, drop_unread, import_domain, refill
+from edgepack.packager.graph.held_weights import HELD_FROM_BYTES, WeightsFile
+from edgepack.packager.graph.model_files import weights_size_bytes
 from edgepack.packager.graph.queries import index_graph
 from edgepack.packager.graph.workload import Workload, weight_bytes
 from edgepack.packager.profiles.pass_settings import QuantizeWeights
@@ -36,10 +41,18 @@ from edgepack.packager.quantization.weight_only.blocks import (
     fit_scales,
     make_grid,
     refine_grid,
-    round_to_nearest,
+    round_rows,
     with_half_scales,
 )
 from edgepack.packager.quantization.weight_only.moments import measure_moments, parts_that_fit
+from edgepack.packager.quantization.weight_only.nodes import (
+    WrittenWeight,
+    product_nodes,
+    read_parts,
+    shape_nodes,
+    table_node,
+    write_weight,
+)
 from edgepack.packager.runtime.evaluator import open_plain
 from edgepack.packager.runtime.model_run import Run
 from edgepack.tasks.arrays import Floats, Singles
@@ -49,6 +62,12 @@ _LEAST_ELEMENTS = 1024
 
 _HALF = 16
 """Bits of a half-precision scale."""
+
+_MOMENTS_SHARE = 4
+"""Moments of inputs take a part of the model's bytes at once."""
+
+_HELD_FROM_BYTES = 1024
+"""Smaller parts of a weight stay in memory."""
 
 _HIGH_PRECISION = "8-bit"
 """How weights of high precision are rounded, beside the methods."""
@@ -79,6 +98,7 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
             if math.prod(self._index.initializers[place.weight].dims) >= _LEAST_ELEMENTS
         }
         self.names = tuple(self._places)
+        self._model_bytes = weights_size_bytes(self.model)
         nodes, constants = self._index.graph.node, self._index.initializers
         self._loads = {
             name: Workload(weight_bytes=weight_bytes(nodes[place.position], constants))
@@ -86,7 +106,8 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
         }
         if settings.has_high_precision:
             self.high_precision = HighPrecision(words=_HIGH_PRECISION, names=self.names)
-        self._rounded: dict[str, BlockWeight] = {}
+        self._written: dict[str, WrittenWeight] = {}
+        self._file: WeightsFile | None = None
 
     def _find_tied(self, products: Sequence[Product], tables: Sequence[Table]) -> dict[str, Table]:
         """Return the tables with the weight of one product, by the product's name.
@@ -138,16 +159,9 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
             place = self._places[name]
             output = nodes[place.position].output[0]
             key = self._key(rounding, place)
-            weight = self._rounded[key]
-            parts = stored_parts(
-                key,
-                weight,
-                as_table=isinstance(place, Table),
-                symmetric=self._is_symmetric(place),
-                half_scales=self.settings.scale_bits == _HALF,
-            )
-            stored.update((part.name, part) for part in parts)
-            names, casts = read_parts(parts)
+            weight = self._written[key]
+            stored.update((part.name, part) for part in weight.parts)
+            names, casts = read_parts(weight.parts)
             first.update((node.output[0], node) for node in casts)
             if isinstance(place, Table):
                 replaced[place.position] = [table_node(place, output, names, weight)]
@@ -193,25 +207,27 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
         return f"{place.weight}/{turned}/{place.factor:g}/{rounding}"
 
     def _round(self, rounding: str, places: Sequence[Product | Table]) -> None:
-        missing = [place for place in places if self._key(rounding, place) not in self._rounded]
+        missing = [place for place in places if self._key(rounding, place) not in self._written]
         settings = self.settings
         is_high_precision = rounding == _HIGH_PRECISION
         for place in missing:
             if isinstance(place, Table) or rounding != "gptq":
-                weight = self._matrix(place)
-                grid = self._grid(
-                    weight,
-                    place,
-                    bits=settings.high_precision_bits if is_high_precision else settings.bits,
-                    is_hqq=rounding == "hqq" and isinstance(place, Product),
+                rounded = round_rows(
+                    self._matrix(place),
+                    partial(
+                        self._grid,
+                        place=place,
+                        bits=settings.high_precision_bits if is_high_precision else settings.bits,
+                        is_hqq=rounding == "hqq" and isinstance(place, Product),
+                    ),
                 )
-                self._rounded[self._key(rounding, place)] = round_to_nearest(weight, grid)
+                self._keep(rounding, place, rounded)
         if rounding == "gptq":
             self._round_by_gptq([p for p in missing if isinstance(p, Product)])
 
     def _round_by_gptq(self, products: Sequence[Product]) -> None:
         widths = {product.data: product.inputs for product in products}
-        for part in parts_that_fit(widths):
+        for part in parts_that_fit(widths, self._model_bytes // _MOMENTS_SHARE):
             moments = measure_moments(
                 self.model,
                 {name: widths[name] for name in part},
@@ -223,12 +239,38 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
                 if product.data in moments:
                     weight, moment = self._matrix(product), moments[product.data]
                     grid = self._grid(
-                        weight, product, bits=self.settings.bits, importance=np.diagonal(moment)
+                        weight,
+                        place=product,
+                        bits=self.settings.bits,
+                        importance=np.diagonal(moment),
                     )
                     codes = round_by_gptq(weight[None], grid, moment[None].copy())
-                    self._rounded[self._key("gptq", product)] = BlockWeight(
-                        codes=codes[0].astype(np.uint8), grid=grid
-                    )
+                    rounded = BlockWeight(codes=codes[0].astype(np.uint8), grid=grid)
+                    self._keep("gptq", product, rounded)
+
+    def _keep(self, rounding: str, place: Product | Table, weight: BlockWeight) -> None:
+        """Store a rounded weight: in a file, if the model's own weights are in a file."""
+        key = self._key(rounding, place)
+        written = write_weight(
+            key,
+            weight,
+            as_table=isinstance(place, Table),
+            symmetric=self._is_symmetric(place),
+            half_scales=self.settings.scale_bits == _HALF,
+        )
+        if self._model_bytes >= HELD_FROM_BYTES:
+            if self._file is None:
+                self.work_dir.mkdir(parents=True, exist_ok=True)
+                number, path = mkstemp(".data", "rounded-", self.work_dir)
+                os.close(number)
+                self._file = WeightsFile(Path(path))
+            written = replace(
+                written,
+                parts=tuple(
+                    self._file.kept(part, least=_HELD_FROM_BYTES) for part in written.parts
+                ),
+            )
+        self._written[key] = written
 
     def _matrix(self, place: Product | Table) -> Singles:
         if isinstance(place, Product):
@@ -238,8 +280,8 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
     def _grid(
         self,
         weight: Singles,
-        place: Product | Table,
         *,
+        place: Product | Table,
         bits: int,
         is_hqq: bool = False,
         importance: Floats | None = None,
@@ -254,134 +296,3 @@ class WeightOnlyCandidateMaker(OneAtATimeMaker[QuantizeWeights]):
         elif is_hqq or importance is not None:
             grid = fit_scales(weight, grid, importance)
         return with_half_scales(grid) if self.settings.scale_bits == _HALF else grid
-
-
-def stored_parts(
-    key: str, weight: BlockWeight, *, as_table: bool, symmetric: bool, half_scales: bool = False
-) -> tuple[onnx.TensorProto, ...]:
-    """Return a quantized weight as initializers: codes, scales, and zero points unless symmetric.
-
-    Args:
-        key: Prefix of their names.
-        weight: The weight.
-        as_table: Whether GatherBlockQuantized reads the weight, not MatMulNBits.
-        symmetric: Whether the operators' default zero point, the middle, is right.
-        half_scales: Whether scales are stored in 16 bits: see `read_parts`.
-    """
-    codes = weight.packed_rows() if as_table else weight.packed_codes()
-    scales = weight.grid.scales
-    parts = {"codes": codes, "scales": scales.astype(np.float16) if half_scales else scales}
-    if not symmetric:
-        parts["zero_points"] = weight.packed_zero_points()
-    return tuple(
-        numpy_helper.from_array(np.ascontiguousarray(value), f"{key}/{part}")
-        for part, value in parts.items()
-    )
-
-
-def read_parts(parts: Sequence[onnx.TensorProto]) -> tuple[tuple[str, ...], list[onnx.NodeProto]]:
-    """Return the names of codes, scales and zero points in 32 bits, and nodes that make these.
-
-    The operators' kernels for float activations take scales of 32 bits. Scales of 16 bits are a
-    tenth fewer bytes of a model in 4 bits; ONNX Runtime folds their Cast while it loads the model.
-    """
-    names, casts = [], []
-    for part in parts:
-        name = part.name
-        if part.data_type == onnx.TensorProto.FLOAT16:
-            name = f"{part.name}/float"
-            casts.append(
-                helper.make_node("Cast", [part.name], [name], name=name, to=onnx.TensorProto.FLOAT)
-            )
-        names.append(name)
-    return tuple(names), casts
-
-
-def shape_nodes(
-    scales: str, rows: str, output: str, weight: BlockWeight
-) -> tuple[tuple[onnx.NodeProto, onnx.NodeProto], tuple[onnx.TensorProto, ...]]:
-    """Return what makes a product's codes readable as a table: MatMulNBits has an axis of blocks.
-
-    Args:
-        scales: Scales of the product, (rows, blocks).
-        rows: Name of the same scales as (rows, blocks, 1).
-        output: Output of the table, [batch, tokens, columns]; `OUTPUT/blocks` is what the table
-            gives, with an axis of blocks.
-        weight: The weight.
-
-    Returns:
-        The node before the table and the node behind, and their constants.
-    """
-    count, blocks = weight.grid.scales.shape
-    shapes = {
-        f"{rows}/shape": np.array([count, blocks, 1]),
-        f"{output}/shape": np.array([0, 0, weight.codes.shape[1]]),
-    }
-    constants = tuple(numpy_helper.from_array(value, name) for name, value in shapes.items())
-    before, behind = shapes
-    return (
-        helper.make_node("Reshape", [scales, before], [rows], name=rows),
-        helper.make_node("Reshape", [f"{output}/blocks", behind], [output], name=f"{output}/rows"),
-    ), constants
-
-
-def product_nodes(
-    product: Product,
-    output: str,
-    parts: tuple[str, ...],
-    weight: BlockWeight,
-    accuracy_level: int,
-) -> Iterator[onnx.NodeProto]:
-    """Yield MatMulNBits in place of a product, and an Add for Gemm's bias.
-
-    Args:
-        product: The replaced product.
-        output: Name of its output.
-        parts: Names of its codes, scales and zero points.
-        weight: The weight.
-        accuracy_level: Allowed rounding of activations, see `QuantizeWeights`.
-    """
-    node = helper.make_node(
-        "MatMulNBits",
-        [product.data, *parts],
-        [f"{output}/product" if product.bias else output],
-        name=product.name,
-        domain=MICROSOFT,
-        K=product.inputs,
-        N=product.outputs,
-        bits=weight.grid.bits,
-        block_size=weight.grid.block_size,
-    )
-    if accuracy_level:
-        node.attribute.append(helper.make_attribute("accuracy_level", accuracy_level))
-    yield node
-    if product.bias:
-        yield helper.make_node(
-            "Add", [f"{output}/product", product.bias], [output], name=f"{product.name}/bias"
-        )
-
-
-def table_node(
-    table: Table, output: str, parts: tuple[str, ...], weight: BlockWeight, axis: int = 1
-) -> onnx.NodeProto:
-    """Return GatherBlockQuantized in place of a Gather.
-
-    Args:
-        table: The replaced table.
-        output: Name of the output.
-        parts: Names of its codes, scales and zero points.
-        weight: The weight.
-        axis: Axis of the codes that is in blocks.
-    """
-    codes, *others = parts
-    return helper.make_node(
-        "GatherBlockQuantized",
-        [codes, table.indices, *others],
-        [output],
-        name=table.name,
-        domain=MICROSOFT,
-        gather_axis=0,
-        quantize_axis=axis,
-        bits=weight.grid.bits,
-        block_size=weight.grid.block_size,
-    )
