@@ -31,7 +31,7 @@ export ORT_DISABLE_TELEMETRY := 1
 # tests takes 12 s of processor time instead of 5 s, the imports of `edgepack build` .8 s instead of .5 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-main test-openvino environments check bench bench-packager bench-unseen shipped-models bench-tasks evidence bench-fleet bench-gates bench-serve bench-swaps bench-transfer bench-deltas bench-drift bench-watch conformance scan-operators docs screenshots release packages test-packages pins clean
+.PHONY: demo test test-main test-openvino environments check bench bench-packager bench-unseen shipped-models bench-tasks evidence bench-fleet bench-gates bench-generative bench-serve bench-swaps bench-transfer bench-deltas bench-drift bench-watch conformance scan-operators docs screenshots release packages test-packages pins clean
 
 # KEEP=1 leaves fleet and dashboard running until Ctrl-C.
 demo: $(READY)
@@ -114,6 +114,11 @@ bench-fleet: $(READY)
 # Simulated rollouts, evaluated with the code of the gates: some minutes on two cores.
 bench-gates: $(READY)
 	$(BIN)/python -m benchmarks.gates --output docs/benchmarks/gates
+
+# Language models, made ready and run by several tools: an hour, and environments of their own. It resumes
+# where it stopped.
+bench-generative: $(READY)
+	$(BIN)/python -m benchmarks.generative --output docs/benchmarks/generative
 
 # What remains in an application's memory after swaps of an equal model: some minutes.
 bench-swaps: $(READY)

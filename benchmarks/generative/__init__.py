@@ -1,0 +1,1 @@
+"""Language models: sizes, accuracy and pace, next to other tools."""
