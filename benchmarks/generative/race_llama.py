@@ -4,6 +4,7 @@ import queue
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import xllamacpp
 from turns import serve
@@ -27,13 +28,16 @@ def main() -> None:
     def write(prompt: list[int], most: int) -> Iterator[int]:
         found: queue.Queue[int | None] = queue.Queue()
 
-        def take(piece: object) -> None:
-            pieces = piece if isinstance(piece, list) else [piece]
-            for one in pieces:
-                if not isinstance(one, dict) or "error" in one:
-                    raise RuntimeError(str(one))
-                for token in one.get("tokens") or ():
-                    found.put(token)
+        count = 0
+
+        def take(piece: dict[str, Any]) -> None:
+            """Count a token for each piece; bytes of a letter come together, with the last."""
+            nonlocal count
+            is_last = piece["choices"][0]["finish_reason"] is not None
+            number = piece["usage"]["completion_tokens"] - count if is_last else 1
+            for _ in range(number):
+                found.put(0)
+            count += number
 
         def run() -> None:
             request = {
@@ -43,7 +47,6 @@ def main() -> None:
                 "samplers": ["temperature"],
                 "cache_prompt": False,
                 "ignore_eos": True,
-                "return_tokens": True,
                 "stream": True,
             }
             server.handle_completions(request, take)
