@@ -68,6 +68,8 @@ def _widths_together(step: Resize, sizes: Sequence[tuple[int, ...]]) -> list[int
 
 def _resize(step: Resize, picture: Tensor, *, shapes: Shapes, least: int = 0) -> dict[str, Any]:
     height, width = picture.shape[1:3]
+    if not height or not width:
+        raise ValueError(f"a picture of {width} x {height} pixels has no pixel")
     fixed = shapes.get(step.output, _FREE)[-2:]
     high, wide = (size if isinstance(size, int) else 0 for size in fixed)
     if step.fit == "line":

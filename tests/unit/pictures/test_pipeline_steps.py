@@ -1,5 +1,6 @@
 """Host steps of pipelines, on pictures and maps whose result is known."""
 
+import tracemalloc
 from collections.abc import Mapping
 
 import numpy as np
@@ -43,6 +44,24 @@ def test_resizing_is_linear_between_pixels() -> None:
     exact = 2 * ((columns + 0.5) / 2 - 0.5) + (rows + 0.5) / 2 - 0.5
     assert np.abs(larger[4:36, 4:76, 0] - exact).max() <= 1.0
     np.testing.assert_array_equal(resize(picture, 20, 40), picture)
+
+
+def test_resizing_a_column_of_a_million_rows_takes_the_memory_of_the_result() -> None:
+    picture = np.zeros((1_000_000, 1, 3), np.uint8)
+    tracemalloc.start()
+    try:
+        assert resize(picture, 2000, 32).shape == (2000, 32, 3)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 << 20
+
+
+@pytest.mark.parametrize(("height", "width"), [(0, 5), (5, 0), (0, 0)])
+def test_picture_without_pixels_is_rejected(height: int, width: int) -> None:
+    step = Resize(input="p", output="x")
+    with pytest.raises(ValueError, match=f"{width} x {height} pixels"):
+        run_step(step, {"p": np.zeros((1, height, width, 3), np.uint8)}, {})
 
 
 def test_upright_box_is_cut_out_unchanged_and_high_box_is_turned() -> None:
