@@ -146,7 +146,7 @@ def test_a_stopped_build_says_where_what_it_measured_is(
     if is_measured:
         journal_folder(output).mkdir()
     monkeypatch.setattr(
-        "edgepack.packager.cli.build.build_bundle", lambda *_: signal.raise_signal(signal.SIGTERM)
+        "edgepack.packager.cli.build.build_any", lambda *_: signal.raise_signal(signal.SIGTERM)
     )
     stopped = CliRunner().invoke(cli, _words(material, output, "fp32"))
     assert stopped.exit_code == 143

@@ -9,7 +9,8 @@ import pytest
 
 from edgepack.agent.config import ProviderConfig
 from edgepack.agent.runtime.adapters import read_adapter
-from edgepack.agent.runtime.bases import base_basis, find_base, match_here
+from edgepack.agent.runtime.bases import base_basis, find_base
+from edgepack.agent.runtime.matching import match_here
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.context import UpdateContext, Wait
 from edgepack.agent.update.fetching import _wait_for_base

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.config import ProviderConfig
-from edgepack.agent.runtime.matching import Matches, match_variants
 from edgepack.agent.state.pointer import ActivePointer, read_pointer
 from edgepack.agent.state.slots import slot_folder
 from edgepack.bundle.adapters import AdapterFacts
@@ -21,9 +19,7 @@ from edgepack.bundle.manifest import (
     Variant,
     decode_manifest,
 )
-from edgepack.bundle.trust import TrustPolicy
-from edgepack.errors import DeviceError, EdgepackError
-from edgepack.wire.reports import DeviceFacts
+from edgepack.errors import DeviceError
 
 
 class BaseRelease(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,34 +122,3 @@ def base_basis(state_dir: Path, base: str) -> dict[str, str]:
         return {"base": "nothing serves"}
     bundle, chosen = pointer.bundle, pointer.choice.chosen
     return {"base": f"{bundle.name} {bundle.version} ({bundle.digest[:12]}) by {chosen}"}
-
-
-def match_here(
-    manifest: Manifest,
-    facts: DeviceFacts,
-    providers: ProviderConfig,
-    trust: TrustPolicy,
-    state_dir: Path,
-) -> Matches:
-    """Sort a bundle's variants as `match_variants` does; of an adapter, only the variant fits that
-    its base runs.
-
-    Args:
-        manifest, facts, providers, trust: See `match_variants`.
-        state_dir: The agent's state folder.
-    """
-    matches = match_variants(manifest, facts, providers, trust)
-    try:
-        base = find_base(state_dir, manifest)
-    except EdgepackError as error:
-        because = f"{error.problem}; {error.remedy}" if error.remedy else error.problem
-        others = dict.fromkeys((one.name for one in matches.candidates), because)
-        return Matches(candidates=(), rejected=matches.rejected | others)
-    if base is None:
-        return matches
-    chosen = base.variant.name
-    kept = tuple(one for one in matches.candidates if one.name == chosen)
-    others = {
-        one.name: f"its base runs {chosen}" for one in matches.candidates if one.name != chosen
-    }
-    return Matches(candidates=kept, rejected=matches.rejected | others)

@@ -1,17 +1,20 @@
 """Matching of a bundle's variants with this device, with the reason for each rejected variant.
 
-Pure: the function compares the manifest's requirements with the device's facts. Whether a candidate
-is right, its probe decides.
+`match_variants` is pure: it compares the manifest's requirements with the device's facts. Whether a
+candidate is right, its probe decides.
 """
 
 import re
+from pathlib import Path
 
 import msgspec
 
 from edgepack.agent.config import ProviderConfig
+from edgepack.agent.runtime.bases import find_base
 from edgepack.agent.runtime.versions import is_within
 from edgepack.bundle.manifest import Manifest, Requirements, Variant
 from edgepack.bundle.trust import TrustPolicy
+from edgepack.errors import EdgepackError
 from edgepack.wire.reports import DeviceFacts, ProviderFacts
 
 
@@ -54,6 +57,37 @@ def match_variants(
         else:
             candidates.append(variant)
     return Matches(candidates=tuple(candidates), rejected=rejected)
+
+
+def match_here(
+    manifest: Manifest,
+    facts: DeviceFacts,
+    providers: ProviderConfig,
+    trust: TrustPolicy,
+    state_dir: Path,
+) -> Matches:
+    """Sort a bundle's variants as `match_variants` does; of an adapter, only the variant fits that
+    its base runs.
+
+    Args:
+        manifest, facts, providers, trust: See `match_variants`.
+        state_dir: The agent's state folder.
+    """
+    matches = match_variants(manifest, facts, providers, trust)
+    try:
+        base = find_base(state_dir, manifest)
+    except EdgepackError as error:
+        because = f"{error.problem}; {error.remedy}" if error.remedy else error.problem
+        others = dict.fromkeys((one.name for one in matches.candidates), because)
+        return Matches(candidates=(), rejected=matches.rejected | others)
+    if base is None:
+        return matches
+    chosen = base.variant.name
+    kept = tuple(one for one in matches.candidates if one.name == chosen)
+    others = {
+        one.name: f"its base runs {chosen}" for one in matches.candidates if one.name != chosen
+    }
+    return Matches(candidates=kept, rejected=matches.rejected | others)
 
 
 def _why_graph_unfit(variant: Variant, facts: DeviceFacts, providers: ProviderConfig) -> str:

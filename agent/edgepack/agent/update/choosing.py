@@ -6,8 +6,8 @@ from functools import partial
 
 import msgspec
 
-from edgepack.agent.runtime.bases import match_here
 from edgepack.agent.runtime.choice import choose, why_not
+from edgepack.agent.runtime.matching import match_here
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.context import Evidence, UpdateContext
 from edgepack.agent.update.journal import NOTHING_SERVES, Journal

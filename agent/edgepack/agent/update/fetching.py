@@ -4,7 +4,8 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from edgepack.agent.runtime.bases import find_base, match_here
+from edgepack.agent.runtime.bases import find_base
+from edgepack.agent.runtime.matching import match_here
 from edgepack.agent.runtime.plain_files import check_readable
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.transfer.download import Download
