@@ -2,8 +2,9 @@
 
 import argparse
 import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, NoReturn
+from typing import IO, NamedTuple, NoReturn
 
 GO = 0
 RETRY = 21
@@ -68,17 +69,28 @@ def answer_with(
 def run_command(words: Sequence[str], *, timeout_s: float) -> Done:
     """Run a command without a shell; the caller evaluates the result.
 
+    The output goes through files: a process that the command leaves behind would hold a pipe open.
+    SWUpdate 2022.12 leaves one now and then when it refuses an artefact. The agent ends what is
+    left when the hook ends.
+
     Raises:
         CommandError: The command could not be started or did not end in time.
     """
     try:
-        return subprocess.run(
-            words, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False
-        )
+        with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+            done = subprocess.run(
+                words, stdout=stdout, stderr=stderr, timeout=timeout_s, check=False
+            )
+            return Done(words, done.returncode, *(_read(file) for file in (stdout, stderr)))
     except subprocess.TimeoutExpired as error:
         raise CommandError(f"'{' '.join(words)}' did not end within {timeout_s:g} s") from error
     except OSError as error:
         raise CommandError(f"'{words[0]}' cannot be run: {error.strerror}") from error
+
+
+def _read(output: IO[bytes]) -> str:
+    output.seek(0)
+    return output.read().decode(errors="replace")
 
 
 def last_words(done: Done) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from edgepack.agent.hooks.firmware import FirmwareHook, FirmwareStep
 from edgepack.agent.hooks.runner import HookVerdict
-from edgepack.firmware_hooks.answer import GO, REFUSE, Answer
+from edgepack.firmware_hooks.answer import GO, REFUSE, Answer, last_words, run_command
 from edgepack.firmware_hooks.firmware import STEPS, decide, parser
 from edgepack.firmware_hooks.installers import BOOTLOADERS, INSTALLERS
 from tests.simulators import firmware_boards
@@ -129,6 +129,11 @@ def test_refusal_of_another_board_names_the_reason(
         assert reason in Bench(board, slot).spawn("install").because
     finally:
         board.stop()
+
+
+def test_process_that_an_installer_leaves_behind_holds_up_no_answer() -> None:
+    done = run_command(["sh", "-c", "sleep 20 & echo 'error: wrong board'; exit 1"], timeout_s=5)
+    assert (done.returncode, last_words(done)) == (1, "error: wrong board")
 
 
 @pytest.mark.parametrize("step", ["install", "commit", "revert"])
