@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 from tuf.api import exceptions
-from tuf.api.metadata import Key, Metadata, Targets
+from tuf.api.metadata import Metadata, Targets
 from tuf.api.serialization.json import JSONSerializer
 
 from edgepack.decoding import decode_json
@@ -154,14 +154,6 @@ def verify_orders(content: bytes, delegator: Targets, *, tenant: str, device: st
         expires_at=said.expires.timestamp(),
         timestamp=timestamp,
     )
-
-
-def delegate_keys(delegator: Targets, role: str) -> tuple[Key, ...]:
-    """Return the keys of a delegated role; none if there is no such role."""
-    delegations = delegator.delegations
-    if delegations is None or not delegations.roles or role not in delegations.roles:
-        return ()
-    return tuple(delegations.keys[keyid] for keyid in delegations.roles[role].keyids)
 
 
 def _texts(found: Any) -> Iterable[tuple[str, Any]]:

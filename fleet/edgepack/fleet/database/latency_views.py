@@ -28,16 +28,6 @@ Kind = tuple[bool, str, str, str]
 """Whether it is simulated, and hardware class, provider and variant."""
 
 
-def sum_of_class(session: Session, digest: str, hardware_class: str) -> Sum:
-    """Return the latency of a release on all devices of a hardware class."""
-    query = select(*_SUM).where(
-        LatencyRow.digest == digest,
-        LatencyRow.hardware_class == hardware_class,
-        LatencyRow.length_s == DAY_S,
-    )
-    return add_sums(Sum(*row) for row in session.execute(query))
-
-
 def latency_of(session: Session, rollout: RolloutRow) -> tuple[LatencyView, ...]:
     """Return latency of a rollout's release on its devices, by kind of device.
 

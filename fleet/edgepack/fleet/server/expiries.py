@@ -54,10 +54,6 @@ class Expiry(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str
     warned_days: float = WARNED_DAYS
 
-    def is_soon(self, now: float) -> bool:
-        """Return whether people are to be warned."""
-        return self.expires_at < now + self.warned_days * DAY_S
-
     def describe(self, now: float) -> str:
         """Return the warning: fact and remedy."""
         left_days = (self.expires_at - now) / DAY_S
