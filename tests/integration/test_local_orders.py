@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +121,33 @@ def test_a_running_agent_carries_out_what_commands_order(
         assert done.returncode == 0, done.stderr
         done = run("remove", "tiny", *config)
         assert "there is no model 'tiny' on this device" in done.stderr
+
+
+def _is_on_trial(device: Device, release: int) -> bool:
+    return serving(device) == (release, False)
+
+
+def test_rollback_in_the_soak_of_an_update_goes_back_to_the_committed_release(
+    tmp_path: Path, device: Device, release_keys: Keys
+) -> None:
+    config = ("--config", device.config)
+    releases = [archive(tmp_path, release_keys, n) for n in (1, 2, 3)]
+    with running(device):
+        wait_until(lambda: (device.state_dir / SOCKET_FILE).exists(), device.said)
+        for release in (1, 2):
+            done = run("install", releases[release - 1], *config, "--soak", "0")
+            assert done.returncode == 0, done.stderr
+            installing = warm_programs.Popen(
+                [*COMMAND, "install", releases[release], *config, "--soak", "400"],
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            wait_until(partial(_is_on_trial, device, release + 1), "the soak")
+            done = run("rollback", "tiny", *config)
+            assert done.returncode == 0, done.stderr
+            assert serving(device) == (release, True)
+            _, said = installing.communicate(timeout=PATIENCE_S)
+            assert installing.returncode == 1, said
 
 
 @pytest.fixture

@@ -90,7 +90,8 @@ def local_offer(bundle: VerifiedBundle, *, soak_s: float, rollback: bool) -> Run
 
 
 def rollback_offer(state_dir: Path, name: str) -> RunModel:
-    """Return the offer that stands for the release of a model that was committed before.
+    """Return the offer to go back: from an update under way to the committed release, else to the
+    release that was committed before.
 
     Args:
         state_dir: The agent's state folder.
@@ -101,13 +102,14 @@ def rollback_offer(state_dir: Path, name: str) -> RunModel:
     """
     _check_known(state_dir, name)
     journal = read_journal(state_dir, name)
-    previous = journal.previous if journal else None
-    if previous is None:
+    is_under_way = journal is not None and not journal.is_at_rest
+    target = journal and (journal.committed if is_under_way else journal.previous)
+    if target is None:
         raise DeviceError(
             f"'{name}' has no release to go back to",
             remedy="edgepack-agent install BUNDLE, with the bundle of the release",
         )
-    return slot_offer(previous.bundle, slot_folder(state_dir, previous.digest))
+    return slot_offer(target.bundle, slot_folder(state_dir, target.digest))
 
 
 def slot_offer(bundle: BundleRef, folder: Path) -> RunModel:
