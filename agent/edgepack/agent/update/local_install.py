@@ -102,8 +102,9 @@ def rollback_offer(state_dir: Path, name: str) -> RunModel:
     """
     _check_known(state_dir, name)
     journal = read_journal(state_dir, name)
-    is_under_way = journal is not None and not journal.is_at_rest
-    target = journal and (journal.committed if is_under_way else journal.previous)
+    target = None
+    if journal is not None:
+        target = journal.previous if journal.is_at_rest else journal.committed
     if target is None:
         raise DeviceError(
             f"'{name}' has no release to go back to",
