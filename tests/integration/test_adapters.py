@@ -1,9 +1,12 @@
 """From a PEFT folder to texts on a device: base and adapter built, installed, chosen by name."""
 
 import importlib
+import json
 import re
 import sys
+import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +33,25 @@ from tests.simulators.waiting import wait_until
 openai: Any = importlib.import_module("openai")  # Its types do not take plain dictionaries.
 
 
-def install(device: Device, bundle: Path, code: int = 0) -> str:
-    words = ("install", str(bundle), "--soak", "0", "--config", str(device.config))
-    command = [sys.executable, "-m", "edgepack.agent.cli", *words]
+def run(device: Device, code: int, *words: str) -> str:
+    command = [sys.executable, "-m", "edgepack.agent.cli", *words, "--config", str(device.config)]
     ended = warm_programs.run(command, capture_output=True, text=True, timeout=400)
     assert ended.returncode == code, ended.stderr
-    return ended.stderr
+    return str(ended.stdout + ended.stderr)
+
+
+def post(url: str, body: Mapping[str, object]) -> tuple[int, str]:
+    """Ask for a chat; return the status and the error."""
+    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode())
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, ""
+    except urllib.error.HTTPError as error:
+        return error.code, str(json.load(error)["error"]["message"])
+
+
+def install(device: Device, bundle: Path, code: int = 0) -> str:
+    return run(device, code, "install", str(bundle), "--soak", "0")
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +130,15 @@ def test_adapter_is_built_installed_and_chosen_by_its_name(
                 answer = client.chat.completions.create(model=name, messages=MESSAGES, **settings)
                 assert answer.choices[0].message.content == text, name
                 assert answer.model == name
+        for name, adapter, expected, words in (
+            ("support", "sales", 400, ("'support'", "'sales'", "'chat'")),
+            ("law", None, 404, ("'law'", "chat", "merged", "sales (adapter of chat)")),
+            ("chat", "law", 400, ("'law'", "sales, support")),
+        ):
+            body = {"model": name, "messages": MESSAGES, "adapter": adapter}
+            status, problem = post(url, body)
+            assert status == expected, problem
+            assert all(word in problem for word in words), problem
 
         with open_model("chat", device.state_dir, via="server") as served:
             told = served.generate(MESSAGES, adapter="support", **settings)
@@ -132,19 +157,29 @@ def test_adapter_is_built_installed_and_chosen_by_its_name(
         wait_until(lambda: texts_of_adapter.search(measures()) is not None, device.said)
 
         newer = build_base(private, tmp_path / "chat-1.1.0.edgepack", LLAMA, "--adapters")
-        install(device, newer)
+        install(device, newer)  # The agent tries adapters again whenever another base serves.
+        wait_until(lambda: device.pointer("support") is None, device.said)
+        because = r"support 1\.0\.0 is for chat 1\.0\.0.*chat 1\.1\.0"
         with (
             open_model("chat", device.state_dir, threads=1) as model,
-            pytest.raises(DeviceError, match=r"support 1\.0\.0 is for chat 1\.0\.0.*chat 1\.1\.0"),
+            pytest.raises(DeviceError, match=rf"'support' does not serve: .*{because}"),
         ):
             model.generate(MESSAGES, adapter="support")
-        device.stop()
-        device.start()  # The agent compares bases at its start, and each minute.
-        wait_until(lambda: device.pointer("support") is None, device.said)
+        problem = run(device, 1, "generate", "chat", "Hello.", "--adapter", "support")
+        assert re.search(because, " ".join(problem.split()))
+        for name in ("support", "chat"):
+            body = {"model": name, "messages": MESSAGES, "adapter": "support"}
+            status, problem = post(url, body)
+            assert status == 503
+            assert re.search(because, problem)
+        run(device, 0, "rollback", "chat")
+        wait_until(lambda: device.pointer("support") is not None, device.said)
         journal = device.journal("support")
         assert journal is not None
-        assert "chat 1.1.0" in journal.because
-        assert "support 1.0.0 is for chat 1.0.0" in journal.because
+        assert journal.state == "COMMITTED"
+        with open_model("chat", device.state_dir, threads=1) as model:
+            text = model.generate(MESSAGES, adapter="support", **settings).whole().text
+        assert text == wanted["merged"]
 
 
 def test_device_rejects_more_adapters_than_its_memory_holds(

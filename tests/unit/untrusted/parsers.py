@@ -30,12 +30,13 @@ from edgepack.agent.state.captured import (
     switch_capture,
 )
 from edgepack.agent.state.decryption_key import KEY_PLACE_FILE, read_key_file, write_key_file
+from edgepack.agent.state.outages import JOURNAL_FILE, describe_outage
 from edgepack.agent.state.pointer import POINTER_FILE, read_pointer
 from edgepack.agent.state.release_counters import COUNTERS_FILE, ReleaseCounters
 from edgepack.agent.state.slots import Slots
 from edgepack.agent.state.uploads import Uploads, uploads_file
 from edgepack.agent.telemetry.spool import read_spooled
-from edgepack.agent.update.journal import JOURNAL_FILE, JournalStore, read_journal
+from edgepack.agent.update.journal import JournalStore, read_journal
 from edgepack.agent.update.status import read_status
 from edgepack.bundle.archive import read_files, read_head, unpack
 from edgepack.bundle.deltas import MAGIC, DeltaRecord, pack_difference, read_records, unpack_new
@@ -502,6 +503,7 @@ def _of_state(folder: Path) -> Iterator[Parser]:
         ("pointer", model / POINTER_FILE, lambda: read_pointer(state, "ocr"), (DeviceError,)),
         ("journal", model / JOURNAL_FILE, lambda: _read_journal(state), ()),
         ("status", model / JOURNAL_FILE, lambda: read_status(state), ()),
+        ("outage", model / JOURNAL_FILE, lambda: describe_outage(state, "ocr"), ()),
         ("release counters", state / COUNTERS_FILE, lambda: ReleaseCounters(state, {}), ()),
         (
             "note of a download",

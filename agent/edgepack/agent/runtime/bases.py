@@ -22,6 +22,10 @@ from edgepack.bundle.manifest import (
 from edgepack.errors import DeviceError
 
 
+class AdapterOutageError(DeviceError):
+    """An adapter is installed and does not serve now."""
+
+
 class BaseRelease(msgspec.Struct, frozen=True, kw_only=True):
     """Base of an adapter.
 
@@ -49,16 +53,16 @@ def check_base(adapter: AdapterFacts, name: str, base: ActivePointer | None) -> 
         base: Pointer of the base's model; None if nothing serves.
 
     Raises:
-        DeviceError: No release of the base serves, or another release.
+        AdapterOutageError: No release of the base serves, or another release.
     """
     if base is None:
-        raise DeviceError(
+        raise AdapterOutageError(
             f"adapter {name} is for {adapter.words}, and no release of '{adapter.base}' serves on "
             "this device",
             remedy=f"install {adapter.base} {adapter.base_version} first",
         )
     if base.digest != adapter.base_digest:
-        raise DeviceError(
+        raise AdapterOutageError(
             f"adapter {name} is for {adapter.words}, and {base.bundle.name} "
             f"{base.bundle.version} ({base.digest[:12]}) serves",
             remedy="build the adapter again, --base with the bundle that serves, or roll the base "

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from edgepack.agent.config import ServerConfig
 from edgepack.agent.generation.decoding import CacheMemoryError, TextCancelledError
+from edgepack.agent.runtime.bases import AdapterOutageError
 from edgepack.agent.runtime.sessions import Tensor
 from edgepack.agent.server.http_messages import FAULT, HttpError
 from edgepack.agent.server.statistics import ModelStatistics, Stopwatch
@@ -32,6 +33,8 @@ RECENT = 16
 MOST_SLOW = 2
 """Slow inferences among the recent ones of a quick model, at most: the machine has other work."""
 _HUNG_TIMES = 20
+OUTAGE_RETRY_S = 10
+"""Seconds until a client may ask again for an adapter that does not serve."""
 MAX_SEQUENCES = 1024
 """Sequences of a model; the one that was used least recently ends first."""
 
@@ -265,6 +268,8 @@ def find_version(model: str, inference: Inference) -> str:
         raise HttpError(400, "the client ended the connection") from error
     if isinstance(error, CacheMemoryError):
         raise HttpError(429, str(error), retry_s=1) from error
+    if isinstance(error, AdapterOutageError):
+        raise HttpError(503, str(error), retry_s=OUTAGE_RETRY_S) from error
     if isinstance(error, EdgepackError):
         raise HttpError(500, str(error)) from error
     if error is not None:

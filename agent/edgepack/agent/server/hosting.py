@@ -11,6 +11,7 @@ from edgepack.agent.config import ServerConfig
 from edgepack.agent.server.hosted_model import HostedModel
 from edgepack.agent.server.http_messages import HttpError
 from edgepack.agent.serving.following import Follower
+from edgepack.agent.state.outages import describe_outage
 from edgepack.agent.state.pointer import active_models, pointer_path, read_pointer
 from edgepack.bundle.agent_release import AGENT_RELEASE
 from edgepack.errors import EdgepackError
@@ -82,7 +83,11 @@ class Hosting:
             raise HttpError(503, f"model '{name}' does not serve: {because}", retry_s=int(RETRY_S))
         if name in self._opening or self._is_installed(name):
             raise HttpError(503, f"model '{name}' is being opened", retry_s=1)
-        known = ", ".join(sorted(self._models)) or "no model"
+        if because := describe_outage(self._state_dir, name):
+            problem = f"model {name[:100]!a} does not serve: {because}"
+            raise HttpError(503, problem, retry_s=int(RETRY_S))
+        adapters = (f"{one} (adapter of {base})" for one, base in self._adapters.items())
+        known = ", ".join(sorted((*self._models, *self.pending, *adapters))) or "no model"
         raise HttpError(404, f"no model {name[:100]!a} is active on this device, which has {known}")
 
     def base_of(self, name: str) -> str:

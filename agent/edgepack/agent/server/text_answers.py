@@ -86,6 +86,12 @@ class TextAnswers:
         settings, request = read(call.request.body)
         model, adapter = self._find(settings.model)
         most = model.most_text_tokens
+        if adapter and settings.adapter not in (None, "", adapter):
+            raise HttpError(
+                400,
+                f"the request names two adapters: model is '{adapter}', adapter is "
+                f"{settings.adapter!a:.120}; give one of them, or model '{model.name}'",
+            )
         adapter = settings.adapter or adapter
         request = msgspec.structs.replace(request, most_tokens=most, adapter=adapter)
         reply = TextReply(form, settings, request, settings.model, watch, self._in_loop)

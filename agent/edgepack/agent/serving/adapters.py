@@ -10,11 +10,12 @@ import msgspec
 
 from edgepack.agent.generation.texts import TextModel
 from edgepack.agent.runtime.adapters import AdaptedSession, read_adapter
-from edgepack.agent.runtime.bases import check_base
+from edgepack.agent.runtime.bases import AdapterOutageError, check_base
 from edgepack.agent.runtime.plain_files import KEY_VARIABLE, plain_files
 from edgepack.agent.runtime.sessions import Session
 from edgepack.agent.state.decryption_key import read_key_file
-from edgepack.agent.state.pointer import ActivePointer, active_models, read_pointer
+from edgepack.agent.state.outages import adapters_of, describe_outage
+from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry.readings import available_bytes
 from edgepack.agent.telemetry.record import Record
@@ -77,8 +78,8 @@ class Adapters:
 
         Raises:
             ValueError: The device has no such adapter.
-            DeviceError: The adapter is for another release of the base, has no memory, or cannot be
-                read.
+            DeviceError: The adapter does not serve, is for another release of the base, has no
+                memory, or cannot be read.
             BundleError: Its files differ from the installed files, or do not fit the base.
         """
         pointer = find_adapter(self._state_dir, name, self._base.bundle.name)
@@ -94,7 +95,7 @@ class Adapters:
 
     def list(self) -> list[ActivePointer]:
         """Return the pointers of the device's adapters for this model, fitting or not."""
-        return list_adapters(self._state_dir, self._base.bundle.name)
+        return adapters_of(self._state_dir, self._base.bundle.name)
 
     def _open(self, pointer: ActivePointer) -> OpenedAdapter:
         texts = adapt_texts(
@@ -173,19 +174,19 @@ def find_adapter(state_dir: Path, name: str, base: str) -> ActivePointer:
 
     Raises:
         ValueError: The device has no such adapter.
+        AdapterOutageError: The adapter does not serve now.
         DeviceError: A pointer cannot be read.
     """
-    pointers = list_adapters(state_dir, base)
+    pointers = adapters_of(state_dir, base)
     found = next((one for one in pointers if one.bundle.name == name), None)
-    if found is None:
-        known = ", ".join(one.bundle.name for one in pointers) or "none"
-        raise ValueError(
-            f"model '{base}' has no adapter {name!a:.120} on this device, which has {known}"
+    if found is not None:
+        return found
+    if because := describe_outage(state_dir, name):
+        raise AdapterOutageError(
+            f"adapter {name!a:.120} does not serve: {because}",
+            remedy="roll its base back, or install an adapter built for the release that serves",
         )
-    return found
-
-
-def list_adapters(state_dir: Path, base: str) -> list[ActivePointer]:
-    """Return the pointers of the device's adapters for a model, fitting or not."""
-    found = (read_pointer(state_dir, name) for name in active_models(state_dir))
-    return [pointer for pointer in found if pointer is not None and pointer.base == base]
+    known = ", ".join(one.bundle.name for one in pointers) or "none"
+    raise ValueError(
+        f"model '{base}' has no adapter {name!a:.120} on this device, which has {known}"
+    )

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from edgepack.agent.state.models import make_model_folder, model_folder
+from edgepack.agent.state.outages import JOURNAL_FILE
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.state.state_file import StateFile, Write, read_regular
 from edgepack.agent.update.lifecycle import RESTING, TABLE, State
@@ -23,7 +24,6 @@ from edgepack.wire.telemetry import Event
 
 log = logging.getLogger(__name__)
 
-JOURNAL_FILE = "journal.json"
 MAX_OUTBOX = 64
 """Events kept for a broker that is away; the oldest go first. `Reported` mirrors the rest."""
 

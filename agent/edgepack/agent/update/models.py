@@ -63,6 +63,7 @@ class Models:
         self._is_prepared = False
         self._retry_at = self._look_at = self._providers_at = 0.0
         self._why_nothing_runs = ""
+        self._bases: dict[str, tuple[str, str]] = {}
         self._try("state folder", self._load)
         self._scrubber = SlotScrubber(
             deps.worker,
@@ -130,7 +131,7 @@ class Models:
         elif before and not found:
             log.info("an execution provider is usable again, after: %s", before)
             for updater in self:
-                updater.note_providers()
+                updater.compare_again()
 
     def apply(self, config: AgentConfig, trust: TrustPolicy) -> None:
         """Continue with reloaded settings.
@@ -311,6 +312,7 @@ class Models:
             self._look_for_providers()
         updaters = tuple(self)
         waits += [updater.advance() for updater in updaters]
+        waits.append(self._follow_bases(updaters))
         try:
             waits.append(self._scrubber.turn(updaters, self._deps.clock.monotonic()))
             waits.append(self._reverifier.turn(updaters, self._deps.clock.monotonic()))
@@ -324,6 +326,25 @@ class Models:
             self._disk.works("slots")
         self._clear_retired()
         return min((wait for wait in waits if wait is not None), default=None)
+
+    def _follow_bases(self, updaters: tuple[Updater, ...]) -> float | None:
+        """Compare adapters again as soon as another release or variant of their base serves.
+
+        Returns:
+            0 if adapters have to be compared; None otherwise.
+        """
+        names, before = {one.base for one in updaters if one.base}, self._bases
+        bases = {name: self._updaters.get(name) for name in names}
+        serving = {name: one.active if one is not None else None for name, one in bases.items()}
+        self._bases = {
+            name: (one.digest, one.choice.chosen) if one is not None else ("", "")
+            for name, one in serving.items()
+        }
+        changed = {name for name, now in self._bases.items() if before.get(name, now) != now}
+        for updater in updaters:
+            if updater.base in changed:
+                updater.compare_again()
+        return 0.0 if changed else None
 
     def _clear_retired(self) -> None:
         """Remove the retired slots that sessions have released."""

@@ -91,6 +91,12 @@ class Updater:
             return None
 
     @property
+    def base(self) -> str:
+        """The model that this adapter belongs to, also while it does not serve; "" for others."""
+        known = self.active or self.journal.committed
+        return known.base if known is not None else ""
+
+    @property
     def progress(self) -> float:
         """Share of the bytes that are there, 0..1, while downloading."""
         return self._actions.progress
@@ -274,8 +280,8 @@ class Updater:
         heard, self._actions.watcher.heard = self._actions.watcher.heard, []
         return tuple(heard)
 
-    def note_providers(self) -> None:
-        """Choose a variant of the serving release again, because a provider returned."""
+    def compare_again(self) -> None:
+        """Choose a variant again, because a provider returned or the base of an adapter changed."""
         self._actions.watcher.compare_again()
 
     def note_connected(self) -> None:
