@@ -18,7 +18,7 @@ import pytest
 from edgepack.agent import open_model
 from edgepack.bundle.plain_arrays import encode_arrays
 from edgepack.errors import BuildError
-from edgepack.packager.stages.pipeline_file import read_pipeline
+from edgepack.packager.stages.pipeline_file import find_pipeline, read_pipeline
 from tests.integration.picture_builds import edgepack, install
 from tests.simulators import warm_programs
 from tests.simulators.model_server import ModelServer
@@ -106,6 +106,36 @@ def test_stock_tools_read_the_bundle(device: Path, key: Path) -> None:
         (tool, *words, "--public_key", key.with_suffix(".pub")), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_text_without_tokens_is_rejected(device: Path) -> None:
+    empty = np.zeros((1, 0), np.int64)
+    with (
+        open_model("t5", device, threads=1) as model,
+        pytest.raises(ValueError, match=r"'input_ids' has shape \[1, 0\], which has no values"),
+    ):
+        model.run({"input_ids": empty, "attention_mask": empty})
+
+
+@pytest.mark.parametrize("key", ["decoder_start_token_id", "eos_token_id"])
+def test_token_beyond_the_vocabulary_is_rejected(tmp_path: Path, key: str) -> None:
+    folder = tmp_path / "t5"
+    shutil.copytree(FOLDERS / "t5", folder)
+    settings = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(settings | {key: 48}))
+    with pytest.raises(BuildError, match="48.* has 48 classes: 0 to 47") as caught:
+        read_pipeline(folder)
+    assert "stage 'decoder'" in str(caught.value)
+    assert key in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["encoder_model.onnx", "decoder_model.onnx", "config.json"])
+def test_incomplete_folder_names_the_missing_file(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "t5"
+    shutil.copytree(FOLDERS / "t5", folder)
+    (folder / name).unlink()
+    with pytest.raises(BuildError, match=f"lacks {name}"):
+        find_pipeline(folder)
 
 
 def test_folders_that_cannot_be_repeated_are_rejected(tmp_path: Path) -> None:

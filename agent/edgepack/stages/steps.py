@@ -75,7 +75,7 @@ def _resize(step: Resize, picture: Tensor, *, shapes: Shapes, least: int = 0) ->
     if step.fit == "line":
         high = high or step.height
         wanted = max(step.width, least, int(high * width / height))
-        wide = wide or min(wanted, step.most_width or wanted)
+        wide = wide or min(wanted, step.most_width)
         down, across = high, max(1, min(wide, math.ceil(high * width / height)))
     elif high and wide:
         ratio = min(high / height, wide / width)

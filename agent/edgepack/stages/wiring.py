@@ -14,6 +14,8 @@ MAX_STEPS = 64
 MAX_ENDS = 16
 MAX_TENSOR = 200
 MAX_CHARACTERS = 32_768
+MAX_LINE = 4096
+"""Width of a line in pixels at most, by default; a graph's work grows with the width."""
 
 TensorName = Annotated[
     str, msgspec.Meta(pattern=r"\A[^\x00-\x1f\x7f-\x9f]+\Z", max_length=MAX_TENSOR)
@@ -22,10 +24,13 @@ TokenNumber = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 StageName = Annotated[str, msgspec.Meta(pattern=r"\A[a-z][a-z0-9_-]{0,39}\Z")]
 
 Dtype = Literal["float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "bool"]
-_Side = Annotated[int, msgspec.Meta(ge=0, le=2**14)]
+_Side = Annotated[int, msgspec.Meta(ge=1, le=2**14)]
+_LeastSide = Annotated[int, msgspec.Meta(ge=0, le=2**14)]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _Number = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
 _Channels = Annotated[tuple[_Number, ...], msgspec.Meta(min_length=1, max_length=3)]
+_Divisor = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
+_Divisors = Annotated[tuple[_Divisor, ...], msgspec.Meta(min_length=1, max_length=3)]
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -134,8 +139,7 @@ class Resize(_Step, frozen=True, kw_only=True, tag="resize"):
         least_side, most_side: Of a `page` of any size: the shorter side has this number of pixels
             at least, and the longer side at most.
         multiple: See `fit`.
-        height, width, most_width: Of a `line`: the height, the least width, and the greatest one;
-            0 for any.
+        height, width, most_width: Of a `line`: the height, the least width, and the greatest one.
         together: Of a `line` of any width: lines of a list that are brought to the width of their
             longest, in the order of their aspects, as a recognizer that takes batches is used.
         color: Order of the channels.
@@ -146,17 +150,17 @@ class Resize(_Step, frozen=True, kw_only=True, tag="resize"):
     output: TensorName
     scaled: str = ""
     fit: Literal["page", "line"] = "page"
-    least_side: _Side = 736
+    least_side: _LeastSide = 736
     most_side: _Side = 2000
     multiple: Annotated[int, msgspec.Meta(ge=1, le=256)] = 32
     height: _Side = 48
-    width: _Side = 320
-    most_width: _Side = 0
+    width: _LeastSide = 320
+    most_width: _Side = MAX_LINE
     together: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     color: Literal["RGB", "BGR"] = "RGB"
     scale: _Number = 1 / 255
     mean: _Channels = (0.0,)
-    std: _Channels = (1.0,)
+    std: _Divisors = (1.0,)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -457,14 +461,20 @@ def find_lists(wiring: Wiring) -> dict[str, str]:
 
 
 def check_pictures(wiring: Wiring) -> None:
-    """Check that steps for pixels take pixels, and other steps no pixels.
+    """Check that steps for pixels take pixels, with values for each channel or for all, and that
+    other steps take no pixels.
 
     Raises:
-        WiringError: A step or a stage takes the wrong kind of tensor.
+        WiringError: A step or a stage takes the wrong kind of tensor, or two numbers for three
+            channels.
     """
     pixels = {one.name for one in wiring.inputs if one.kind == "picture"}
     for node in order_nodes(wiring):
         takes: Mapping[str, bool] = {}
+        if isinstance(node, Resize) and (counts := {len(node.mean), len(node.std)} - {1, 3}):
+            raise WiringError(
+                f"{node.words} has {counts.pop()} numbers in mean or std", "give 1 number, or 3"
+            )
         if isinstance(node, Resize | Crop | Turn):
             takes = {node.input: True}
             if isinstance(node, Crop | Turn):

@@ -33,6 +33,9 @@ outputs = { y = "end" }
 """
 
 
+_RESIZE = '[[step]]\nkind = "resize"\ninput = "middle"\noutput = "b"\n'
+
+
 def save_graph(path: Path, size: int = 4, dtype: int = TensorProto.FLOAT) -> None:
     """Write a graph `y = x + x` of [1, size]."""
     ends = [helper.make_tensor_value_info(name, dtype, [1, size]) for name in "xy"]
@@ -99,6 +102,13 @@ def test_stages_are_ordered_by_their_tensors(folder: Path) -> None:
             ('outputs = ["end"]', 'outputs = ["texts"]'),
             '[[step]]\nkind = "ctc"\ninput = "end"\noutput = "texts"\n',
             ("0 characters", "4 classes", "stage 'second'"),
+        ),
+        (("", ""), _RESIZE + "std = [0.5, 0, 0.5]\n", ("step[0].std[1]", ">= ")),
+        (("", ""), _RESIZE + "std = [0.5, 0.5]\n", ("step 'resize'", "2 numbers")),
+        (
+            ("", ""),
+            _RESIZE + 'fit = "line"\nmost_width = 0\n',
+            ("step[0].most_width", ">= 1"),
         ),
         (
             ("", ""),

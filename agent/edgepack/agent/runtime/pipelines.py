@@ -66,11 +66,16 @@ class PipelineSession(Session):
         Args:
             feeds: A tensor for every input of the pipeline.
             record: Called with what each graph is given.
+
+        Raises:
+            ValueError: A tensor does not fit, or has no values.
+            DeviceError: A stage failed.
         """
         stages = self._stages
         if stages is None:
             raise ValueError("the session is closed")
         check_feeds(self.inputs, feeds)
+        _check_filled(feeds)
         graphs = {name: one.run for name, one in stages.items()}
         try:
             return run_wiring(self._wiring, graphs, self._shapes, feeds, record)
@@ -122,6 +127,20 @@ def open_stages(variant: Variant, open_graph: Callable[[Variant], Session]) -> P
     if variant.wiring is None:
         raise ValueError(f"variant '{variant.name}' has stages, and no wiring")
     return PipelineSession(variant.wiring, stages, variant.provider)
+
+
+def _check_filled(feeds: Mapping[str, Tensor]) -> None:
+    """Check that each input has values: a graph makes up a result for a text without tokens.
+
+    Raises:
+        ValueError: An input has no values.
+    """
+    for name, value in feeds.items():
+        if not value.size:
+            raise ValueError(
+                f"input '{name}' has shape {list(value.shape)}, which has no values: give a text "
+                "of one token, or a picture of one pixel, at least"
+            )
 
 
 def _check_tensors(

@@ -14,6 +14,8 @@ from edgepack.errors import BuildError
 
 CONFIG = "config.json"
 _ENCODER, _DECODER = "encoder_model.onnx", "decoder_model.onnx"
+_DECODERS = "decoder*_model*.onnx"
+"""Also decoders with a cache."""
 _GENERATION = "generation_config.json"
 _MOST_BYTES = 4 * 1024 * 1024
 _MOST_TOKENS = 64
@@ -33,8 +35,44 @@ _TOKENS, _TEXT = "input_ids", "tokens"
 
 
 def is_encoder_decoder(folder: Path) -> bool:
-    """Return True if a folder has both graphs of Optimum."""
-    return all((folder / name).is_file() for name in (_ENCODER, _DECODER, CONFIG))
+    """Return True if a folder has graphs of Optimum with an encoder and a decoder, or one of both
+    and a configuration that states both.
+    """
+    has_encoder = (folder / _ENCODER).is_file()
+    has_decoder = any(folder.glob(_DECODERS))
+    if has_encoder and has_decoder:
+        return True
+    if not (has_encoder or has_decoder) or not (folder / CONFIG).is_file():
+        return False
+    return _read(folder / CONFIG).get("is_encoder_decoder") is True
+
+
+def check_complete(folder: Path) -> None:
+    """Check that a folder of Optimum has both graphs, their weights and the configuration.
+
+    Raises:
+        BuildError: A file is missing.
+    """
+    needed = [_ENCODER, _DECODER, CONFIG]
+    for name in (_ENCODER, _DECODER):
+        if (folder / name).is_file():
+            stored = _open(folder / name).graph.initializer
+            outside = {
+                entry.value
+                for one in stored
+                for entry in one.external_data
+                if entry.key == "location"
+            }
+            needed += sorted(outside)
+    missing = [name for name in needed if not (folder / name).is_file()]
+    if missing:
+        present = ", ".join(sorted(path.name for path in folder.glob("*.onnx*")))
+        raise BuildError(
+            f"the folder lacks {', '.join(missing)}; it has {present}",
+            found_in=str(folder),
+            remedy=f"copy {missing[0]} there, or export all files again: optimum-cli export onnx "
+            "--model MODEL FOLDER, with a task without '-with-past'",
+        )
 
 
 def describe_folder(folder: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from edgepack.decoding import convert_value, decode_toml
 from edgepack.errors import BuildError, parse_problem
 from edgepack.packager.stages.encoder_decoder import (
     CONFIG,
+    check_complete,
     describe_folder,
     is_encoder_decoder,
 )
@@ -145,10 +146,15 @@ class PipelineSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_pipeline(model: Path) -> Path | None:
-    """Return the pipeline's file that a path names, itself or in the folder; None for a model."""
+    """Return the pipeline's file that a path names, itself or in the folder; None for a model.
+
+    Raises:
+        BuildError: A folder of Optimum lacks a file.
+    """
     if model.is_dir() and (model / PIPELINE_FILE).is_file():
         return model / PIPELINE_FILE
     if model.is_dir() and is_encoder_decoder(model):
+        check_complete(model)
         return model
     return model if model.suffix == ".toml" else None
 
@@ -313,9 +319,32 @@ def _wire(section: StageSection, model: onnx.ModelProto, path: Path) -> StageWir
             found_in=f"{path}, [[stage]] {section.name}, loop",
             remedy=f"its inputs are {', '.join(given['input'])}",
         )
+    if section.loop is not None:
+        _check_tokens(section, section.loop, model, path)
     inputs = {name: section.inputs.get(name, name) for name in given["input"] if name != tokens}
     outputs = section.outputs or {name: name for name in given["output"]}
     return StageWiring(name=section.name, inputs=inputs, outputs=outputs, loop=section.loop)
+
+
+def _check_tokens(section: StageSection, loop: Loop, model: onnx.ModelProto, path: Path) -> None:
+    """Check that the logits of a decoder have the tokens that begin and end a text.
+
+    Raises:
+        BuildError: A token is not among the classes of the logits.
+    """
+    kinds = {one.name: one.type.tensor_type for one in model.graph.output}
+    for name in section.outputs or kinds:
+        dims = kinds[name].shape.dim
+        classes = dims[-1].dim_value if dims else 0
+        for key, tokens in (("start", loop.start), ("end", (loop.end,))):
+            if classes and max(tokens) >= classes:
+                raise BuildError(
+                    f"a text of stage '{section.name}' has the token {max(tokens)} at its {key}, "
+                    f"and '{name}' has {classes} classes: 0 to {classes - 1}",
+                    found_in=f"{path}, [[stage]] {section.name}, loop.{key}",
+                    remedy="state the tokens of this model: decoder_start_token_id and "
+                    "eos_token_id in generation_config.json, or the keys of loop",
+                )
 
 
 def _input(name: str, section: InputSection, path: Path) -> PipelineInput:
