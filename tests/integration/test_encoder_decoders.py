@@ -123,7 +123,7 @@ def test_token_beyond_the_vocabulary_is_rejected(tmp_path: Path, key: str) -> No
     shutil.copytree(FOLDERS / "t5", folder)
     settings = json.loads((folder / "generation_config.json").read_text())
     (folder / "generation_config.json").write_text(json.dumps(settings | {key: 48}))
-    with pytest.raises(BuildError, match="48.* has 48 classes: 0 to 47") as caught:
+    with pytest.raises(BuildError, match=r"48.* has 48 classes: 0 to 47") as caught:
         read_pipeline(folder)
     assert "stage 'decoder'" in str(caught.value)
     assert key in str(caught.value)

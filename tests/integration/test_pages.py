@@ -3,11 +3,13 @@ that an application reads.
 """
 
 import json
+import re
 import shutil
 from importlib import util
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -78,6 +80,18 @@ def test_pages_are_read_as_rapidocr_reads_them(device: Path) -> None:
     assert right[0] > 200
 
 
+def test_command_prints_a_line_with_score_and_box_per_text(device: Path) -> None:
+    page = device.parent / "page.png"
+    page.write_bytes(encoded(Image.fromarray(draw_page(1))))
+    words = ("infer", "reader", page, "--state-dir", device)
+    shown = edgepack(*words, module="edgepack.agent.cli").splitlines()[1:]
+    assert len(shown) == len(READ_BY_RAPIDOCR[1])
+    for line, text in zip(shown, READ_BY_RAPIDOCR[1], strict=True):
+        assert re.fullmatch(rf"{re.escape(text)}  [01]\.\d{{3}}  \d+, \d+ to \d+, \d+", line), line
+    told = json.loads(edgepack(*words, "--json", module="edgepack.agent.cli"))
+    assert [line["text"] for line in told["lines"]] == list(READ_BY_RAPIDOCR[1])
+
+
 def test_model_server_reads_a_page(device: Path) -> None:
     with open_model("reader", device, threads=1) as model:
         answer = model.run_image(draw_page(4))
@@ -85,10 +99,13 @@ def test_model_server_reads_a_page(device: Path) -> None:
     server.start()
     page = encoded(Image.fromarray(draw_page(4)))
     told = server.ask("POST", "/v2/models/reader/image", page).value
+    empty = encoded(Image.fromarray(np.full((200, 400, 3), 255, np.uint8)))
+    of_nothing = server.ask("POST", "/v2/models/reader/image", empty).value
     described = server.ask("GET", "/v2/models/reader").value
     assert server.stop() == 0, server.said()
     assert told["text"] == answer.text == "\n".join(READ_BY_RAPIDOCR[4])
     assert told["lines"] == json.loads(msgspec.json.encode(answer.lines))
+    assert (of_nothing["text"], of_nothing["lines"]) == ("", [])
     assert (told["width"], told["height"]) == (400, 200)
     assert [one["name"] for one in described["outputs"]] == ["boxes", "texts", "scores"]
     assert described["inputs"][0]["shape"] == [1, -1, -1, 3]

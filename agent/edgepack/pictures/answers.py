@@ -184,6 +184,11 @@ def read(description: ModelDescription, outputs: Outputs) -> str:
     return "".join(names[kind] for kind in read_text(head, outputs) if 0 <= kind < len(names))
 
 
+def reads_pages(description: ModelDescription) -> bool:
+    """Return True if a model reads the lines of pages."""
+    return description.part_of(PAGES.name) is not None
+
+
 def find_lines(description: ModelDescription, outputs: Outputs) -> tuple[TextLine, ...]:
     """Return the lines of a page in the order of reading; () of a model that reads no pages.
 

@@ -3,6 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +11,9 @@ from edgepack.agent.cli.options import DEFAULT_CONFIG, config_option, json_optio
 from edgepack.errors import DeviceError
 from edgepack.json_text import json_text
 from edgepack.setting_options import Number
+
+if TYPE_CHECKING:
+    from edgepack.pictures.results import TextLine
 
 
 @click.command()
@@ -140,8 +144,10 @@ def infer(
         for box in found.boxes:
             corners = f"{box.left:.0f}, {box.top:.0f} to {box.right:.0f}, {box.bottom:.0f}"
             lines.append(f"{box.name}  {box.score:.3f}  {corners}")
-        lines += [found.text] if found.text is not None else []
-        for one in found.outputs:
+        lines += map(_line, found.lines)
+        if found.text is not None and not found.lines:
+            lines.append(found.text or "no text")
+        for one in () if found.lines else found.outputs:
             shape = ", ".join(map(str, one.shape))
             lines.append(f"{one.name}  {one.dtype} [{shape}]  {_first(one.values)}")
         text = json_text(found) if as_json else printable_lines(lines)
@@ -265,6 +271,13 @@ def eim(
     output = output or Path(f"{name}.eim")
     write_program(output, f'#!/bin/sh\nexec {command} "$1"\n')
     click.echo(f"wrote {output}")
+
+
+def _line(line: "TextLine") -> str:
+    """Return a line of a page as text: its characters, its score, and its box."""
+    across, down = zip(*line.corners, strict=True)
+    box = f"{min(across):.0f}, {min(down):.0f} to {max(across):.0f}, {max(down):.0f}"
+    return f"{line.text}  {line.score:.3f}  {box}"
 
 
 def _first(values: list[object]) -> str:

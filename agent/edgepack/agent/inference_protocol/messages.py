@@ -113,7 +113,8 @@ class ImageAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     Attributes:
         model_name, model_version: Model, and the release that answers.
         width, height: Size of the picture upright, pixels.
-        labels, boxes, text, lines: See `edgepack.pictures.results.Answer`.
+        labels, boxes, text: See `edgepack.pictures.results.Answer`.
+        lines: Lines of a page; None of a model that reads no pages.
     """
 
     model_name: str
@@ -123,7 +124,7 @@ class ImageAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     labels: tuple[Label, ...] = ()
     boxes: tuple[Box, ...] = ()
     text: str | None = None
-    lines: tuple[TextLine, ...] = ()
+    lines: tuple[TextLine, ...] | None = None
 
 
 class TensorMetadata(msgspec.Struct, frozen=True, kw_only=True):

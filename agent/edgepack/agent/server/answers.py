@@ -46,6 +46,7 @@ from edgepack.agent.server.regions import Regions
 from edgepack.agent.server.statistics import Statistics, Stopwatch
 from edgepack.agent.server.text_answers import TextAnswers
 from edgepack.decoding import decode_json
+from edgepack.pictures.answers import reads_pages
 
 log = logging.getLogger(__name__)
 
@@ -210,6 +211,7 @@ class Answers(TextAnswers):
         """Answer a picture; the answer comes later."""
         watch = Stopwatch()
         model = self._model(call)
+        serving = model.follower.serving
 
         def encode(inference: Inference, version: str) -> Response:
             answer = inference.answer
@@ -224,7 +226,7 @@ class Answers(TextAnswers):
                     labels=answer.labels,
                     boxes=answer.boxes,
                     text=answer.text,
-                    lines=answer.lines,
+                    lines=answer.lines if reads_pages(serving.description) else None,
                 )
             )
 
