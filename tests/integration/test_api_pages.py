@@ -11,6 +11,8 @@ from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.packager import build
 from tests.integration.api_pages import examples, run_examples
 from tests.integration.test_quantize_qnn import DIGITS
+from tests.integration.test_text_vectors import FOLDER as ENCODER
+from tests.integration.test_text_vectors import write_samples
 from tests.simulators.pointers import write_pointer
 from tests.simulators.text_bundles import install_texts, make_text_bundle
 from tests.unit.agent_runtime.documented import install_documented
@@ -63,6 +65,17 @@ def test_the_agents_page_runs_from_top_to_bottom(
 ) -> None:
     write_pointer(tmp_path, install_documented(tmp_path, tmp_path))
     write_pointer(tmp_path, install_texts(tmp_path, make_text_bundle(tmp_path / "chat")))
+    write_key_pair(generate_key(), tmp_path / "release")
+    build(
+        ENCODER / "model.onnx",
+        name="sentences",
+        profiles=["fp32"],
+        calibration=write_samples(tmp_path / "samples"),
+        key=tmp_path / "release.key",
+        output=tmp_path / "sentences-1.0.0",
+    )
+    (tmp_path / "sentences-1.0.0" / "model.sig").unlink()
+    write_pointer(tmp_path, install_texts(tmp_path, tmp_path / "sentences-1.0.0"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EDGEPACK_STATE_DIR", str(tmp_path))
     assert run_examples("agent")["outputs"]["y"].shape

@@ -321,12 +321,13 @@ def install_texts(state_dir: Path, bundle: Path) -> ActivePointer:
     """Copy a bundle to a slot, and return the slot's pointer."""
     digest = root_digest({path: digest_file(bundle / path) for path in list_files(bundle)})
     shutil.copytree(bundle, slot_folder(state_dir, digest), dirs_exist_ok=True)
-    facts = decode_manifest((bundle / MANIFEST_FILE).read_bytes()).facts
+    manifest = decode_manifest((bundle / MANIFEST_FILE).read_bytes())
+    facts, chosen = manifest.facts, manifest.variants[0].name
     return ActivePointer(
         bundle=BundleRef(
             name=facts.name, version=facts.version, release=facts.release, digest=digest
         ),
-        choice=Choice(wanted="", chosen="cpu", provider=CPU, because="test", is_fallback=False),
+        choice=Choice(wanted="", chosen=chosen, provider=CPU, because="test", is_fallback=False),
         since=float(facts.release),
         committed=False,
     )

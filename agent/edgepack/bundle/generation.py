@@ -15,6 +15,8 @@ from edgepack.errors import BundleError
 
 GENAI_CONFIG = "genai_config.json"
 TOKENIZER = "tokenizer.json"
+GOLDEN_TEXTS = "golden_texts.json"
+"""Of a model that makes vectors of texts: texts with their tokens and vectors."""
 
 ASSETS = (
     GENAI_CONFIG,
@@ -83,17 +85,29 @@ HIDDEN_BIAS = -100.0
 
 
 def is_asset(path: str) -> bool:
-    """Return True for the files at the bundle's root that generation of texts needs."""
-    return path in ASSETS
+    """Return True for the files at the bundle's root that a model of texts needs."""
+    return path in ASSETS or path == GOLDEN_TEXTS
 
 
-def check_assets(
-    generation: Generation | None, sizes: Iterable[tuple[str, int]], *, found_in: str
-) -> None:
-    """Check that a bundle has the files that its generation needs, and none that is too large.
+class GoldenText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Text with its tokens, and its vector by the float model.
+
+    Attributes:
+        text: The text.
+        tokens: Its tokens, with special tokens.
+        vector: float32, little-endian; base64 in JSON.
+    """
+
+    text: str
+    tokens: list[int]
+    vector: bytes
+
+
+def check_assets(needed: Iterable[str], sizes: Iterable[tuple[str, int]], *, found_in: str) -> None:
+    """Check that a bundle has the files that its texts need, and none that is too large.
 
     Args:
-        generation: Facts of the bundle; None for a model that does not generate texts.
+        needed: Names of these files; empty for a model without texts.
         sizes: Path and size in bytes of the bundle's shared files.
         found_in: Place of the facts, for messages.
 
@@ -107,9 +121,9 @@ def check_assets(
                 f"'{path}' has {size_bytes} bytes, at most {MAX_ASSET_BYTES} are read",
                 found_in=found_in,
             )
-    for path in (GENAI_CONFIG, TOKENIZER):
-        if generation is not None and path not in found:
+    for path in needed:
+        if path not in found:
             raise BundleError(
-                f"the bundle generates texts, but '{path}' is not among its files",
+                f"the bundle's model is for texts, but '{path}' is not among its files",
                 found_in=found_in,
             )

@@ -492,7 +492,7 @@ def _check_files(manifest: Manifest) -> None:
             )
     _check_firmware(manifest.facts)
     sizes = ((entry.path, entry.size_bytes) for entry in manifest.facts.files)
-    check_assets(manifest.facts.generation, sizes, found_in=found_in)
+    check_assets(manifest.facts.text_files, sizes, found_in=found_in)
     for path in seen:
         folders = path.split("/")[:-1]
         for depth in range(1, len(folders) + 1):

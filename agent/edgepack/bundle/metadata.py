@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from edgepack.bundle.adapters import AdapterFacts
-from edgepack.bundle.generation import Generation
+from edgepack.bundle.generation import GENAI_CONFIG, GOLDEN_TEXTS, TOKENIZER, Generation
 from edgepack.stages.wiring import StageName, Wiring
 from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription, TaskOutputs
 
@@ -405,3 +405,10 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     generation: Generation | None = None
     adapter: AdapterFacts | None = None
     pipeline: Pipeline | None = None
+
+    @property
+    def text_files(self) -> tuple[str, ...]:
+        """Files at the bundle's root that the model's texts need; none for other models."""
+        if self.generation is not None:
+            return (GENAI_CONFIG, TOKENIZER)
+        return (TOKENIZER, GOLDEN_TEXTS) if self.description.text is not None else ()

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from edgepack.tasks.inputs import MAX_NAME, DescribedInput, PageInput, PictureInput
+from edgepack.tasks.inputs import MAX_NAME, DescribedInput, PageInput, PictureInput, TextInput
 
 Source = Literal["declared", "graph", "metadata", "values", "unknown"]
 """How a meaning is known: from a person, the graph, the model's metadata, the float model's values;
@@ -107,6 +107,11 @@ class ModelDescription(
     def page(self) -> PageInput | None:
         """Return the input that takes a picture of any size; None without such an input."""
         return next((one for one in self.inputs if isinstance(one, PageInput)), None)
+
+    @property
+    def text(self) -> TextInput | None:
+        """Return the input that takes a text, for a vector; None without such an input."""
+        return next((one for one in self.inputs if isinstance(one, TextInput)), None)
 
     @property
     def outputs(self) -> tuple[str, ...]:

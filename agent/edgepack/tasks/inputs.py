@@ -18,6 +18,7 @@ Layout = Literal["NCHW", "NHWC"]
 Color = Literal["RGB", "BGR", "GRAY"]
 Resize = Literal["stretch", "letterbox", "crop", "short_side"]
 Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
+Pooling = Literal["none", "cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 PictureDtype = Literal["uint8", "float16", "float32", "float64"]
 
 _Side = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
@@ -156,4 +157,50 @@ class PageInput(
         return "image of any size, NHWC RGB, uint8"
 
 
-DescribedInput = PictureInput | PageInput | TokenInput
+class TextInput(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="text",
+):
+    """Input of tokens that a device makes from a text, for a vector of the text.
+
+    Attributes:
+        name: Name of the input of tokens, (1, tokens).
+        mask, types: Names of the inputs of the mask and of the token types; "" without.
+        vocabulary: Number of tokens: each is below this number.
+        max_tokens: Tokens of a text with its special tokens, at most.
+        pad: Token that fills an input of fixed length.
+        prefix: Text before each text.
+        output: Output that the vector is made from.
+        pooling: How a vector for each token becomes one, by sentence-transformers' names; `none`
+            for an output with a vector for each text.
+        normalize: Whether the vector gets length 1.
+        dimensions: Values of the vector.
+    """
+
+    name: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+    mask: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
+    types: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
+    vocabulary: Annotated[int, msgspec.Meta(ge=1, le=2**24)]
+    max_tokens: Annotated[int, msgspec.Meta(ge=1, le=2**24)]
+    pad: Annotated[int, msgspec.Meta(ge=0, le=2**24)] = 0
+    prefix: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
+    output: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+    pooling: Pooling
+    normalize: bool = False
+    dimensions: Annotated[int, msgspec.Meta(ge=1, le=2**20)]
+
+    @property
+    def words(self) -> str:
+        """Description for a person, a line."""
+        made = "" if self.pooling == "none" else f", pooling {self.pooling}"
+        return (
+            f"text of at most {self.max_tokens} tokens, for a vector of {self.dimensions} values "
+            f"from {self.output}{made}{', length 1' if self.normalize else ''}"
+        )
+
+
+DescribedInput = PictureInput | PageInput | TokenInput | TextInput

@@ -77,7 +77,9 @@ def test_a_bundle_without_wiring_or_tokenizer_is_rejected(
 ) -> None:
     names = tuple(name for name in ASSETS if name != lost)
     manifest = _with_assets(bundle, private_key, names)
-    with pytest.raises(BundleError, match=f"generates texts, but '{lost}' is not among its files"):
+    with pytest.raises(
+        BundleError, match=f"model is for texts, but '{lost}' is not among its files"
+    ):
         decode_manifest(encode_manifest(manifest))
 
 

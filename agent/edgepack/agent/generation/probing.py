@@ -12,12 +12,21 @@ import numpy as np
 
 from edgepack.agent.generation.decoding import check_wiring
 from edgepack.agent.generation.fixed_decoding import open_decoding
+from edgepack.agent.generation.vectors import TextVectors, compare_texts, has_tokenizers
 from edgepack.agent.generation.wiring import Wiring, read_wiring
 from edgepack.agent.runtime.probing import ProbedSession, main
 from edgepack.agent.runtime.sessions import Session
 from edgepack.bundle.chunks import read_bounded
-from edgepack.bundle.generation import GENAI_CONFIG, MAX_ASSET_BYTES
+from edgepack.bundle.generation import (
+    GENAI_CONFIG,
+    GOLDEN_TEXTS,
+    MAX_ASSET_BYTES,
+    TOKENIZER,
+    GoldenText,
+)
 from edgepack.bundle.golden import Golden
+from edgepack.bundle.manifest import MANIFEST_FILE, Variant, decode_manifest
+from edgepack.bundle.strict_json import convert_json, parse_json
 from edgepack.tasks.tokens.measure import MOST_DIVERGENCE, log_shares
 from edgepack.wire.reports import TextPace, TextProof
 
@@ -28,9 +37,13 @@ CHAIN = 16
 PACED_S = 2.0
 """Seconds that further tokens are measured for, and that a longer prompt may take."""
 _MOST_PACED = 64
+_LEAST_COSINE = 0.9
+"""Of vectors whose output has no tolerance: a wrong pooling gives less than half of this."""
 
 
-def prove_texts(bundle: Path, session: ProbedSession, golden: Golden) -> TextProof | None:
+def prove_texts(
+    bundle: Path, session: ProbedSession, golden: Golden, variant: Variant
+) -> TextProof | None:
     """Write texts over the cache, compare with the golden texts run at once, and measure the pace.
 
     1. A cache for the whole context must fit into the memory, and is filled.
@@ -42,14 +55,19 @@ def prove_texts(bundle: Path, session: ProbedSession, golden: Golden) -> TextPro
         bundle: Root of the verified bundle that has the tokenizer: of an adapter, its base.
         session: Runs the variant.
         golden: The golden samples.
+        variant: The variant.
 
     Returns:
-        The proof; None for a model that writes no texts.
+        The proof; None for a model without texts. See `prove_vectors` for an encoder.
 
     Raises:
         EdgepackError: The graph does not fit its wiring, memory is missing, or the provider failed.
     """
-    if not (bundle / GENAI_CONFIG).is_file() or not isinstance(session, Session):
+    if not isinstance(session, Session):
+        return None
+    if (bundle / GOLDEN_TEXTS).is_file():
+        return prove_vectors(bundle, session, variant)
+    if not (bundle / GENAI_CONFIG).is_file():
         return None
     wiring = read_wiring(read_bounded(bundle / GENAI_CONFIG, MAX_ASSET_BYTES))
     check_wiring(wiring, session)
@@ -73,6 +91,35 @@ def prove_texts(bundle: Path, session: ProbedSession, golden: Golden) -> TextPro
     )
     paces = tuple(_measure(wiring, session, tokens)) if right else ()  # 3
     return TextProof(right=right, because=because, cache_bytes=cache_bytes, paces=paces)
+
+
+def prove_vectors(bundle: Path, session: Session, variant: Variant) -> TextProof | None:
+    """Compare tokens and vectors of golden texts with those of the build.
+
+    Returns:
+        The proof; None for a device that makes no vectors of texts: a package is missing.
+
+    Raises:
+        EdgepackError: The files do not fit the model, or the provider failed.
+    """
+    text = decode_manifest((bundle / MANIFEST_FILE).read_bytes()).facts.description.text
+    if text is None or not has_tokenizers():
+        return None
+    tokenizer, texts = (
+        read_bounded(bundle / name, MAX_ASSET_BYTES) for name in (TOKENIZER, GOLDEN_TEXTS)
+    )
+    tolerance = variant.facts.tolerances.get(text.output)
+    right, because = compare_texts(
+        TextVectors(text, session.inputs, tokenizer),
+        convert_json(
+            parse_json(texts, limit_bytes=MAX_ASSET_BYTES, found_in=GOLDEN_TEXTS),
+            list[GoldenText],
+            found_in=GOLDEN_TEXTS,
+        ),
+        session.run,
+        least=tolerance.cosine_min if tolerance is not None else _LEAST_COSINE,
+    )
+    return TextProof(right=right, because=because)
 
 
 def _fill_cache(wiring: Wiring, session: Session) -> int:

@@ -65,9 +65,9 @@ class TextTokenizer:
                 f"the prompt has {len(text)} characters, the model's context is {context} tokens"
             )
         try:
-            tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=not is_whole).ids
-        except Exception as error:
-            raise ValueError(f"the prompt has no tokens: {str(error)[:200]}") from error
+            tokens = self.tokens_of(text, has_special=is_whole)
+        except ValueError as error:
+            raise ValueError(f"the prompt has no tokens: {error}") from error
         if not tokens:
             raise ValueError("the prompt has no tokens")
         if len(tokens) >= context:
@@ -75,6 +75,22 @@ class TextTokenizer:
                 f"the prompt has {len(tokens)} tokens, the model's context is {context}: at least "
                 "one must be left for the answer"
             )
+        return tokens
+
+    def tokens_of(self, text: str, *, has_special: bool) -> list[int]:
+        """Return the tokens of a text.
+
+        Args:
+            text: The text.
+            has_special: Whether the text has its special tokens; else these are added.
+
+        Raises:
+            ValueError: The tokenizer cannot read the text.
+        """
+        try:
+            tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=not has_special).ids
+        except Exception as error:
+            raise ValueError(str(error)[:200]) from error
         return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:

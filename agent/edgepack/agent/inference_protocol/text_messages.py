@@ -1,6 +1,6 @@
 """Messages of OpenAI's protocol for texts, as far as a device has use for them."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -157,8 +157,51 @@ class CompletionAnswer(_TextAnswer, frozen=True, kw_only=True):
     choices: list[TextChoice]
 
 
+class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Request for the vectors of texts.
+
+    Attributes:
+        model: Name of the model.
+        input: A text, several texts, the tokens of a text, or the tokens of several texts.
+        encoding_format: Whether a vector is a list of numbers, or base64 of float32, little-endian.
+        dimensions: Accepted only as the number of values that the model gives.
+        user: Not used.
+    """
+
+    model: str
+    input: str | list[str | int | list[int]]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    user: str | None = None
+
+
+class EmbeddingFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Vector of a text, a list of numbers or base64."""
+
+    object: str = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of tokens, with special tokens."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Vectors of texts, in their order; `system_fingerprint` is the version of the release."""
+
+    object: str = "list"
+    data: list[EmbeddingFacts]
+    model: str
+    system_fingerprint: str
+    usage: EmbeddingUsage
+
+
 class TextModelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that writes texts, or an adapter; `parent` is the model of an adapter."""
+    """A model of texts, or an adapter; `parent` is the model of an adapter."""
 
     id: str
     object: str = "model"
@@ -168,7 +211,7 @@ class TextModelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextModels(msgspec.Struct, frozen=True, kw_only=True):
-    """Models that write texts."""
+    """Models of texts."""
 
     object: str = "list"
     data: list[TextModelFacts]

@@ -107,7 +107,7 @@ def judge(
     )
 
 
-ProveTexts = Callable[[Path, ProbedSession, Golden], TextProof | None]
+ProveTexts = Callable[[Path, ProbedSession, Golden, Variant], TextProof | None]
 """Proves the texts of a model; None for other models."""
 
 
@@ -156,7 +156,7 @@ def probe_here(
                 return result
             if prove_texts is not None:
                 texts = Path(request.base.folder) if request.base else bundle
-                result = _with_texts(result, prove_texts(texts, session, golden))
+                result = _with_texts(result, prove_texts(texts, session, golden, variant))
             preparation = prove_preparation(
                 folder,
                 manifest,

@@ -83,7 +83,7 @@ def open_slot(state_dir: Path, digest: str, variant: str, *, threads: int) -> Op
 
 def _read_assets(folder: Path, manifest: Manifest) -> dict[str, bytes]:
     """Return the files for texts, whose digests were checked."""
-    if manifest.facts.generation is None:
+    if not manifest.facts.text_files:
         return {}
     files = (entry.path for entry in manifest.facts.files if is_asset(entry.path))
     return {path: read_bounded(folder / path, MAX_ASSET_BYTES) for path in files}

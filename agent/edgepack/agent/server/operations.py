@@ -27,6 +27,8 @@ from edgepack.agent.inference_protocol.text_messages import (
     ChatRequest,
     CompletionAnswer,
     CompletionRequest,
+    EmbeddingAnswer,
+    EmbeddingRequest,
     TextModelFacts,
     TextModels,
 )
@@ -122,12 +124,12 @@ _FIRST = (
         "Forget all regions of the user.",
         Empty,
     ),
-    Operation("list_text_models", "GET", "/v1/models", "List models that write texts.", TextModels),
+    Operation("list_text_models", "GET", "/v1/models", "List models of texts.", TextModels),
     Operation(
         "describe_text_model",
         "GET",
         "/v1/models/{model}",
-        "Describe a model that writes texts.",
+        "Describe a model of texts.",
         TextModelFacts,
     ),
     Operation(
@@ -140,6 +142,14 @@ _FIRST = (
         "Continue a text.",
         CompletionAnswer,
         CompletionRequest,
+    ),
+    Operation(
+        "embed_texts",
+        "POST",
+        "/v1/embeddings",
+        "Return the vectors of texts.",
+        EmbeddingAnswer,
+        EmbeddingRequest,
     ),
 )
 _OF_MODELS = tuple(

@@ -9,6 +9,7 @@ import msgspec
 from edgepack.agent.generation.texts import TextRequest
 from edgepack.agent.inference_protocol.text_messages import TextModels, TextSettings
 from edgepack.agent.server.call import Call
+from edgepack.agent.server.embedding_inference import EmbeddingInference, read_embedding
 from edgepack.agent.server.hosted_model import HostedModel, Inference, find_version
 from edgepack.agent.server.hosting import Hosting
 from edgepack.agent.server.http_messages import FAULT, HttpError, Response
@@ -41,13 +42,13 @@ class TextAnswers:
         self._loop = asyncio.get_running_loop()
 
     def list_text_models(self, call: Call) -> Response:
-        """List the models that write texts."""
+        """List the models of texts."""
         models = self._hosting.models.values()
-        found = describe_text_models(one for one in models if one.follower.serving.has_texts)
+        found = describe_text_models(one for one in models if _is_of_texts(one))
         return Response(200, (msgspec.json.encode(TextModels(data=found)),))
 
     def describe_text_model(self, call: Call) -> Response:
-        """Describe a model that writes texts."""
+        """Describe a model of texts."""
         model, adapter = self._find(call.names[0])
         facts = describe_text_models([model])
         own = next(one for one in facts if one.id == (adapter or model.name))
@@ -61,19 +62,36 @@ class TextAnswers:
         """Continue a text; the answer comes later."""
         self._write(call, COMPLETION, read_completion)
 
+    def embed_texts(self, call: Call) -> None:
+        """Return the vectors of texts; the answer comes later."""
+        watch = Stopwatch()
+        request = read_embedding(call.request.body)
+        model = self._hosting.find(request.model)
+        if not _has_vectors(model):
+            raise HttpError(404, f"model '{request.model}' makes no vectors of texts")
+        inference = EmbeddingInference(request, model.most_text_tokens, watch)
+        watch.read()
+
+        def end(ended: Inference) -> None:
+            response, _ = self._conclude(model, ended, inference.response)
+            if response is not None:
+                call.exchange.respond(response)
+
+        self._begin_long(call, model, inference, end)
+
     def _find(self, name: str) -> tuple[HostedModel, str | None]:
-        """Return a model that writes texts, by its name or by the name of an adapter.
+        """Return a model of texts, by its name or by the name of an adapter.
 
         Returns:
             The model, and the adapter's name; None for the model alone.
 
         Raises:
-            HttpError: The model does not serve, or writes no texts.
+            HttpError: The model does not serve, or is not for texts.
         """
         base = self._hosting.base_of(name)
         model = self._hosting.find(base or name)
-        if not model.follower.serving.has_texts:
-            raise HttpError(404, f"model '{name}' writes no texts")
+        if not _is_of_texts(model):
+            raise HttpError(404, f"model '{name}' writes no texts and makes no vectors of texts")
         return model, name if base else None
 
     def _write(self, call: Call, form: TextForm, read: Read) -> None:
@@ -85,6 +103,8 @@ class TextAnswers:
         watch = Stopwatch()
         settings, request = read(call.request.body)
         model, adapter = self._find(settings.model)
+        if not model.follower.serving.has_texts:
+            raise HttpError(404, f"model '{settings.model}' writes no texts")
         most = model.most_text_tokens
         if adapter and settings.adapter not in (None, "", adapter):
             raise HttpError(
@@ -99,17 +119,11 @@ class TextAnswers:
         watch.read()
 
         def end(inference: Inference) -> None:
-            problem: HttpError | None = None
-            try:
-                version = find_version(model.name, inference)
-                response = None if reply.has_begun else reply.response(version)
-            except HttpError as error:
-                problem, response = error, text_error_response(error)
-            except Exception:  # the outermost loop of what peers can cause
-                log.exception("model=%s an answer fails because of a fault", model.name)
-                problem = HttpError(500, FAULT)
-                response = text_error_response(problem)
-            watch.add_to(model.statistics, is_good=problem is None)
+            response, problem = self._conclude(
+                model,
+                inference,
+                lambda version: None if reply.has_begun else reply.response(version),
+            )
             text = reply.inference
             if text.first_ms:
                 model.first_tokens.record(text.first_ms)
@@ -120,14 +134,53 @@ class TextAnswers:
             elif response is not None:
                 call.exchange.respond(response)
 
+        self._begin_long(call, model, reply.inference, end)
+
+    def _conclude(
+        self, model: HostedModel, inference: Inference, answer: Callable[[str], Response | None]
+    ) -> tuple[Response | None, HttpError | None]:
+        """Count a request that has ended.
+
+        Args:
+            model: The model.
+            inference: The request.
+            answer: Returns the response of a good end, by the version that ran.
+
+        Returns:
+            The response, and the error if there is one.
+        """
+        problem: HttpError | None = None
         try:
-            cancel = model.submit(reply.inference, end)
+            response = answer(find_version(model.name, inference))
+        except HttpError as error:
+            problem, response = error, text_error_response(error)
+        except Exception:  # the outermost loop of what peers can cause
+            log.exception("model=%s an answer fails because of a fault", model.name)
+            problem = HttpError(500, FAULT)
+            response = text_error_response(problem)
+        inference.watch.add_to(model.statistics, is_good=problem is None)
+        return response, problem
+
+    def _begin_long(
+        self,
+        call: Call,
+        model: HostedModel,
+        inference: Inference,
+        end: Callable[[Inference], None],
+    ) -> None:
+        """Run a request, which ends early once the client is gone.
+
+        Raises:
+            HttpError: Too many requests wait.
+        """
+        try:
+            cancel = model.submit(inference, end)
         except HttpError:
-            watch.add_to(model.statistics, is_good=False)
+            inference.watch.add_to(model.statistics, is_good=False)
             raise
 
         def stop() -> None:
-            reply.inference.cancel()
+            inference.cancel()
             if cancel is not None:
                 cancel()
 
@@ -136,3 +189,13 @@ class TextAnswers:
     def _in_loop(self, act: Callable[[], object]) -> None:
         """Call a function in the event loop's thread."""
         self._loop.call_soon_threadsafe(act)
+
+
+def _has_vectors(model: HostedModel) -> bool:
+    """Return True if a model makes vectors of texts."""
+    return model.follower.serving.description.text is not None
+
+
+def _is_of_texts(model: HostedModel) -> bool:
+    """Return True if a model writes texts, or makes vectors of texts."""
+    return model.follower.serving.has_texts or _has_vectors(model)

@@ -244,7 +244,7 @@ def read_chat(content: memoryview) -> tuple[TextSettings, TextRequest]:
     Raises:
         HttpError: The request is malformed, or asks for more than the server has.
     """
-    found = _read(content, ChatRequest)
+    found = read_body(content, ChatRequest)
     most = found.max_completion_tokens
     return found, _request(found, found.messages, found.max_tokens if most is None else most)
 
@@ -255,7 +255,7 @@ def read_completion(content: memoryview) -> tuple[TextSettings, TextRequest]:
     Raises:
         HttpError: The request is malformed, or asks for more than the server has.
     """
-    found = _read(content, CompletionRequest)
+    found = read_body(content, CompletionRequest)
     prompt = found.prompt
     if not isinstance(prompt, str):
         if len(prompt) != 1:
@@ -264,7 +264,12 @@ def read_completion(content: memoryview) -> tuple[TextSettings, TextRequest]:
     return found, _request(found, prompt, found.max_tokens)
 
 
-def _read(content: memoryview, kind: type[Any]) -> Any:
+def read_body(content: memoryview, kind: type[Any]) -> Any:
+    """Return a request of a kind.
+
+    Raises:
+        HttpError: The JSON is malformed or too long.
+    """
     if len(content) > MAX_JSON_BYTES:
         raise HttpError(413, f"the JSON has more than {MAX_JSON_BYTES} bytes")
     try:
@@ -290,7 +295,7 @@ def _request(settings: TextSettings, prompt: Prompt, most: int | None) -> TextRe
 
 
 def describe_text_models(models: Iterable[HostedModel]) -> list[TextModelFacts]:
-    """Return the facts of models that write texts, each with its adapters."""
+    """Return the facts of models of texts, each with its adapters."""
     found = []
     for model in models:
         serving = model.follower.serving

@@ -5,7 +5,7 @@ from the preparation to the answer: an update may bring another size, mean or or
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -39,6 +39,9 @@ class Release(Protocol):
 
     def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Run an inference; see `Model.run`."""
+
+    def embed_texts(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Return the vectors of texts, (texts, dimensions)."""
 
 
 class Answering(ABC):
@@ -150,14 +153,39 @@ class Answering(ABC):
 
         return self._ask_release(answer)
 
-    def embed(self, picture: Question) -> npt.NDArray[Any]:
-        """Return the embedding of a picture, of the model's own dtype and length.
+    def embed(self, question: Question | Sequence[str]) -> npt.NDArray[Any]:
+        """Return the embedding of a picture or of texts.
 
         Args:
-            picture: See `run_image`.
+            question: For a model of pictures see `run_image`. For an encoder of texts a text, or a
+                list of texts.
+
+        Returns:
+            Of a picture, of the model's own dtype and length. Of a text float32 (dimensions,), of a
+            list float32 (texts, dimensions): pooled and normalized as the bundle states. All texts
+            of a list run on the same release.
+
+        Example:
+            ```python
+            from edgepack.agent import open_model
+
+            with open_model("sentences") as model:
+                first, second = model.embed(["a river", "a stream"])
+                print(float(first @ second))
+            ```
         """
 
         def answer(release: Release) -> npt.NDArray[Any]:
+            if isinstance(question, list | tuple):
+                if not question:
+                    raise ValueError("there are no texts")
+                if not all(isinstance(text, str) for text in question):
+                    raise ValueError("a list of texts has strings only")
+                return release.embed_texts(question)
+            if isinstance(question, str) and release.description.text is not None:
+                vector: npt.NDArray[Any] = release.embed_texts([question])[0]
+                return vector
+            picture: Any = question
             return answers.embed(release.description, _ask(release, picture, "embed")[0])
 
         return self._ask_release(answer)

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import get_ident
@@ -12,6 +12,13 @@ import numpy as np
 from numpy import isfinite
 
 from edgepack.agent.generation.texts import TextModel, has_packages
+from edgepack.agent.generation.vectors import (
+    Rows,
+    Text,
+    TextVectors,
+    has_tokenizers,
+    vectors_need_package,
+)
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor, check_feeds, name_single
 from edgepack.agent.runtime.slot_opening import OpenedSlot, open_slot
 from edgepack.agent.serving.adapters import Adapters, RecordOf
@@ -23,6 +30,7 @@ from edgepack.agent.state.slot_lock import SlotLock, lock_for_session
 from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry.record import Record
 from edgepack.bundle.features import shifted
+from edgepack.bundle.generation import TOKENIZER
 
 _FEW = 4096
 """Values that are searched as bytes: half the time of `all`."""
@@ -50,6 +58,8 @@ class OpenedModel:
         has_texts: Whether the model writes texts.
         texts: Writes texts; None for a model without texts, or a device without the packages.
         adapters: Adapters for these texts; None without texts.
+        vectors: Makes vectors of texts; None for a model without such vectors, or a device without
+            the package.
     """
 
     def __init__(
@@ -72,6 +82,7 @@ class OpenedModel:
         self.inputs_before: tuple[SessionTensor, ...] = ()
         self.texts: TextModel | None = None
         self.adapters: Adapters | None = None
+        self.vectors: TextVectors | None = None
         self.has_texts = opened.manifest.facts.generation is not None
         self._has_run = False
         self._offer_at = 0.0
@@ -125,6 +136,43 @@ class OpenedModel:
         if now >= self._offer_at or not is_finite or self.shadow is not None:
             self._offer(feeds, outputs, taken_ms, is_finite=is_finite)
         return outputs
+
+    def tokens_of(self, texts: Sequence[Text]) -> list[list[int]]:
+        """Return the tokens of texts that vectors are wanted of.
+
+        Raises:
+            ValueError: A text is empty or too long, or the model makes no vectors of texts.
+            DeviceError: The package of tokenizers is missing.
+        """
+        if self.vectors is None:
+            if self.description.text is not None:
+                raise vectors_need_package()
+            raise ValueError("the model makes no vectors of texts: its bundle states no tokenizer")
+        tokens = []
+        for number, text in enumerate(texts):
+            try:
+                tokens.append(self.vectors.tokens_of(text))
+            except ValueError as error:
+                raise ValueError(f"text {number} of {len(texts)} does not fit: {error}") from error
+        return tokens
+
+    def vector_of(self, tokens: Sequence[int]) -> Rows:
+        """Run an inference, and return the vector of a text.
+
+        Args:
+            tokens: As of `tokens_of`.
+
+        Raises:
+            DeviceError: The provider failed.
+        """
+        if self.vectors is None:
+            raise vectors_need_package()
+        outputs = self.run(self.vectors.feeds_of(tokens))
+        return self.vectors.vector_of(outputs, len(tokens))
+
+    def embed_texts(self, texts: Sequence[str]) -> Rows:
+        """Return the vectors of texts, float32 (texts, dimensions); see `Answering.embed`."""
+        return np.stack([self.vector_of(tokens) for tokens in self.tokens_of(texts)])
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -262,6 +310,10 @@ def open_release(
     reference = shifted(facts.reference, opened.variant.facts.confidence)
     record.sketches.expect(reference, facts.description)
     release = OpenedModel(state_dir, pointer, opened, record, keeper, marks)
+    if facts.description.text is not None and has_tokenizers():
+        release.vectors = TextVectors(
+            facts.description.text, opened.session.inputs, opened.assets[TOKENIZER]
+        )
     if facts.generation is not None and has_packages():
         release.texts = TextModel(opened.session, opened.assets)
         release.adapters = Adapters(

@@ -8,6 +8,7 @@ ends the server alone: calls wait until the agent has started the server again.
 """
 
 import asyncio
+import base64
 import os
 import secrets
 import weakref
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from edgepack.agent.generation.texts import TextRequest
 from edgepack.agent.inference_protocol.messages import (
@@ -31,6 +33,7 @@ from edgepack.agent.inference_protocol.messages import (
     TensorParameters,
 )
 from edgepack.agent.inference_protocol.tensors import datatype_of_array, dtype_of
+from edgepack.agent.inference_protocol.text_messages import EmbeddingAnswer, EmbeddingRequest
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor, name_single
 from edgepack.agent.serving.answers import Answering, Release
 from edgepack.agent.serving.closing import Closing
@@ -81,6 +84,14 @@ class ServedRelease:
             ReleaseReplacedError: Another release ran.
         """
         return self._model.infer(feeds, "", self._version)
+
+    def embed_texts(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Return the vectors of texts.
+
+        Raises:
+            ReleaseReplacedError: Another release ran.
+        """
+        return self._model.embed_texts(texts, self._version)
 
 
 class ServedModel(Answering, Writing, Closing):
@@ -238,6 +249,34 @@ class ServedModel(Answering, Writing, Closing):
             self._heads[key] = head
         content = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
         return _outputs_of(self._ask([head, *content]), version)
+
+    def embed_texts(self, texts: Sequence[str], version: str) -> npt.NDArray[np.float32]:
+        """Return the vectors of texts, (texts, dimensions).
+
+        Args:
+            texts: The texts.
+            version: Version of the release that must run.
+
+        Raises:
+            ReleaseReplacedError: Another release ran.
+            ValueError: A text does not fit, or the model is closed.
+            DeviceError: The provider failed, or the server does not answer.
+        """
+        request = EmbeddingRequest(model=self._name, input=list(texts), encoding_format="base64")
+        content = msgspec.json.encode(request)
+        line = "POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\n"
+        head = f"{line}Content-Length: {len(content)}\r\n\r\n".encode()
+        answer = _decode(self._ask([head, content]), EmbeddingAnswer)
+        if answer.system_fingerprint != version:
+            raise ReleaseReplacedError
+        try:
+            rows = [
+                np.frombuffer(base64.b64decode(str(one.embedding), validate=True), "<f4")
+                for one in answer.data
+            ]
+            return np.stack(rows).astype(np.float32)
+        except ValueError as error:
+            raise DeviceError(f"the answer of the model server is malformed: {error}") from error
 
     def begin(self, sequence: SequenceRequest) -> SequenceAnswer:
         """Begin a sequence.

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from edgepack.agent.hooks.runner import check_hook_folder
 from edgepack.bundle.chunks import entry
 from edgepack.bundle.encrypted_files import KEY_BYTES, decrypt_stream, encrypt_stream
-from edgepack.bundle.generation import GENAI_CONFIG
+from edgepack.bundle.generation import GENAI_CONFIG, GOLDEN_TEXTS, TOKENIZER, GoldenText
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import (
@@ -45,6 +45,7 @@ from edgepack.packager.provenance.record import BuildRecord, encode_document
 from edgepack.packager.provenance.statement import compose_statement
 from edgepack.packager.reports.page import render_report
 from edgepack.packager.reports.report import Report, encode_report
+from edgepack.packager.source.encoders import EncoderSource
 from edgepack.packager.source.texts import TextSource
 
 REPORT_JSON = "report.json"
@@ -62,6 +63,8 @@ class BundleParts(msgspec.Struct, frozen=True, kw_only=True):
         firmware: Firmware artefacts to ship.
         pictures: Golden pictures to ship: path in the bundle and file.
         texts: Files for the generation of texts; None for a model that generates none.
+        encoder: Makes vectors of texts; None for other models.
+        golden_texts: Its golden texts.
     """
 
     facts: BundleFacts
@@ -71,6 +74,8 @@ class BundleParts(msgspec.Struct, frozen=True, kw_only=True):
     firmware: tuple[ShippedFirmware, ...] = ()
     pictures: tuple[tuple[str, Path], ...] = ()
     texts: TextSource | None = None
+    encoder: EncoderSource | None = None
+    golden_texts: Sequence[GoldenText] = ()
 
 
 class LaidOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +123,7 @@ def lay_out(folder: Path, parts: BundleParts) -> LaidOut:
         golden=entry(folder, GOLDEN_FILE),
         pictures=tuple(entry(folder, path) for path, _ in parts.pictures),
         hooks=hooks,
-        assets=_write_assets(folder, parts.texts, variants) if parts.texts else (),
+        assets=_write_assets(folder, parts, variants),
     )
 
 
@@ -167,12 +172,20 @@ def _write(folder: Path, name: str, content: bytes) -> FileEntry:
 
 
 def _write_assets(
-    folder: Path, texts: TextSource, variants: Sequence[Variant]
+    folder: Path, parts: BundleParts, variants: Sequence[Variant]
 ) -> tuple[FileEntry, ...]:
-    """Copy tokenizer, template and settings, and write the wiring for the first variant's model.
+    """Copy the files for texts: of an encoder the tokenizer, with golden texts.
 
-    The wiring does not describe graphs with fixed shapes, so that other variants come first.
+    Of a decoder these are tokenizer, template and settings, and the wiring for the first variant's
+    model. The wiring does not describe graphs with fixed shapes, so that other variants come first.
     """
+    texts = parts.texts
+    if parts.encoder is not None:
+        shutil.copyfile(parts.encoder.tokenizer, folder / TOKENIZER)
+        golden = _write(folder, GOLDEN_TEXTS, msgspec.json.encode(parts.golden_texts))
+        return (entry(folder, TOKENIZER), golden)
+    if texts is None:
+        return ()
     first = min(variants, key=lambda one: one.facts.fixed_decoder is not None)
     config = texts.config_for(f"{first.folder}/{first.model_file}")
     for file in texts.files:

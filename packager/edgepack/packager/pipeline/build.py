@@ -48,6 +48,7 @@ from edgepack.packager.runtime.deadline import Deadline, OutOfTimeError
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.runtime.tool_versions import tool_versions
 from edgepack.packager.source.texts import TextSource
+from edgepack.tasks.inputs import DescribedInput
 
 
 def build_bundle(
@@ -133,7 +134,7 @@ def _add_deltas(
 
 
 def _make_parts(opened: OpenedBuild, prepared: PreparedVariants) -> BundleParts:
-    request, samples = opened.request, opened.samples
+    request, samples, encoder = opened.request, opened.samples, opened.source.encoder
     return BundleParts(
         facts=BundleFacts(
             name=request.name,
@@ -145,10 +146,7 @@ def _make_parts(opened: OpenedBuild, prepared: PreparedVariants) -> BundleParts:
             files=(),
             description=replace(
                 samples.split.held_out.description.without(opened.source.watched),
-                inputs=described_inputs(
-                    wanted_inputs(opened.source, request),
-                    from_pictures=samples.split.held_out.pictures_of is not None,
-                ),
+                inputs=_described_inputs(opened),
             ),
             reference=samples.reference,
             generation=_generation(opened.source.texts, samples),
@@ -159,7 +157,25 @@ def _make_parts(opened: OpenedBuild, prepared: PreparedVariants) -> BundleParts:
         firmware=request.firmware,
         pictures=samples.pictures,
         texts=opened.source.texts,
+        encoder=encoder,
+        golden_texts=(
+            encoder.golden_texts(opened.source.inputs, samples.float_source.run_unknown)
+            if encoder is not None
+            else ()
+        ),
     )
+
+
+def _described_inputs(opened: OpenedBuild) -> tuple[DescribedInput, ...]:
+    """Return the inputs whose preparation is known: declared, or an encoder's input of texts."""
+    declared = described_inputs(
+        wanted_inputs(opened.source, opened.request),
+        from_pictures=opened.samples.split.held_out.pictures_of is not None,
+    )
+    if opened.source.encoder is None:
+        return declared
+    text = opened.source.encoder.described
+    return (text, *(one for one in declared if one.name != text.name))
 
 
 def _generation(texts: TextSource | None, samples: BuildSamples) -> Generation | None:

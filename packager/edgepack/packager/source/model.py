@@ -28,6 +28,7 @@ from edgepack.packager.graph.float_types import replace_bfloat16
 from edgepack.packager.graph.model_files import attach_weights
 from edgepack.packager.graph.stored_tensors import external_files
 from edgepack.packager.source import file_kinds
+from edgepack.packager.source.encoders import EncoderSource
 from edgepack.packager.source.fixed_inputs import (
     FixedInput,
     Numbers,
@@ -79,6 +80,7 @@ class SourceModel(msgspec.Struct, frozen=True, kw_only=True):
         folder: The Hugging Face folder of the model; None for other models.
         labels: Names of classes in this folder, in their order.
         texts: Facts and files of a decoder that generates texts; None for other models.
+        encoder: Makes vectors of texts; None for other models.
     """
 
     path: Path
@@ -96,6 +98,7 @@ class SourceModel(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path | None = None
     labels: tuple[str, ...] = ()
     texts: TextSource | None = None
+    encoder: EncoderSource | None = None
 
     def with_parts(self, *parts: TaskOutputs) -> "SourceModel":
         """Return the model with more of its outputs described."""

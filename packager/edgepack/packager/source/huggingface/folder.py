@@ -14,6 +14,7 @@ from edgepack.agent.runtime.child import run_child
 from edgepack.errors import BuildError
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.source.decoders.build import is_decoder_folder, open_decoder
+from edgepack.packager.source.encoders import find_encoder
 from edgepack.packager.source.fixed_inputs import Numbers
 from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.source.stated_facts import combine, read_model_card
@@ -69,11 +70,19 @@ def open_source(
             remedy="leave --context out",
         )
     if not is_model_folder(model):
-        return _with_folder(load_source(model, shapes, values), model.parent)
+        return _with_folder(load_source(model, shapes, values), _folder_of(model))
     exported, note = export_folder(model, work / "exported", progress)
     source = load_source(exported, shapes, values)
     stated = combine(read_model_card(model), source.stated)
     return _with_folder(replace(source, notes=(note, *source.notes), stated=stated), model)
+
+
+def _folder_of(model: Path) -> Path:
+    """Return the folder of a model's file; sentence-transformers keeps the file in `onnx/`."""
+    folder = model.parent
+    above = folder.resolve().parent
+    is_below = folder.resolve().name == "onnx" and not (folder / CONFIG).is_file()
+    return above if is_below and (above / CONFIG).is_file() else folder
 
 
 def _with_folder(source: SourceModel, folder: Path) -> SourceModel:
@@ -85,6 +94,13 @@ def _with_folder(source: SourceModel, folder: Path) -> SourceModel:
     if not config.get("model_type"):
         return source
     source = replace(source, folder=folder, labels=_read_labels(config))
+    encoder, said = find_encoder(folder, source.inputs, source.outputs)
+    source = replace(source, encoder=encoder, notes=(*source.notes, *([said] if said else [])))
+    if encoder is not None:
+        output = encoder.described.output
+        return source.with_parts(
+            TaskOutputs(task="embedding", outputs=(output,), source="metadata")
+        )
     architectures = config.get("architectures")
     named = architectures[:1] if isinstance(architectures, list) else []
     is_classifier = any(str(name).endswith(_CLASSIFIERS) for name in named)
