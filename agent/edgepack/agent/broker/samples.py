@@ -431,6 +431,7 @@ def capture_settings(config: AgentConfig, uploads: Uploads) -> CaptureSettings:
         samples=config.capture.samples,
         max_bytes=config.capture.max_bytes,
         disk_reserve_bytes=config.limits.disk_reserve_bytes,
+        texts=config.capture.texts,
     )
     if not config.capture.upload:
         return base

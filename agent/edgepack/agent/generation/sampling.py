@@ -40,10 +40,10 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 def choose_sampling(
     defaults: SamplingDefaults,
     *,
-    temperature: float | None,
-    top_k: int | None,
-    top_p: float | None,
-    seed: int | None,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
 ) -> Sampling:
     """Return the settings of a text; None takes the model's own value, and a random seed.
 

@@ -1,10 +1,11 @@
 """Texts of a release: prompt, inferences, sampling and text pieces."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from importlib.util import find_spec
 from time import monotonic
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -23,6 +24,7 @@ from edgepack.agent.generation.tokenizing import TextStream, TextTokenizer
 from edgepack.agent.generation.wiring import Wiring, read_wiring
 from edgepack.agent.runtime.sessions import Session, Tensor
 from edgepack.bundle.generation import GENAI_CONFIG, TOKENIZER
+from edgepack.tasks.tokens.sketch import SURPRISAL_TOKENS, surprisal_of
 
 PACKAGES = ("jinja2", "tokenizers")
 TEXT_LOGITS_BYTES = 16 * 1024 * 1024
@@ -102,6 +104,20 @@ class PreparedText(msgspec.Struct, frozen=True, kw_only=True):
     def capacity(self) -> int:
         """Tokens that the cache holds: the last token is not fed."""
         return len(self.tokens) + self.most - 1
+
+
+class NoteStep(Protocol):
+    """Function that is called after each token of a text."""
+
+    def __call__(self, taken_s: float, surprisal: float | None, /) -> object:
+        """Note a token.
+
+        Args:
+            taken_s: Seconds that its inference took.
+            surprisal: See `surprisal_of`; None for later tokens, and for texts whose sampling is
+                not the release's own, since a build draws the surprisal that is usual with that.
+        """
+        ...
 
 
 def has_packages() -> bool:
@@ -250,14 +266,14 @@ class TextModel:
             self._prefixes.keep(Prefix(self._owner, steps, tokens, cache), most)
 
     def write(
-        self, prepared: PreparedText, decoding: Decoding, note_step: Callable[[float], object]
+        self, prepared: PreparedText, decoding: Decoding, note_step: NoteStep
     ) -> Iterator[TextPiece]:
         """Yield the pieces of a text; the beginning of the prompt is kept for the next text.
 
         Args:
             prepared: The request.
             decoding: Its cache.
-            note_step: Called with the seconds that each inference took.
+            note_step: Called after each token.
 
         Raises:
             DeviceError: The provider failed.
@@ -268,16 +284,19 @@ class TextModel:
             self._keep_prefix(prepared.tokens, decoding)
 
     def _write(
-        self, prepared: PreparedText, decoding: Decoding, note_step: Callable[[float], object]
+        self, prepared: PreparedText, decoding: Decoding, note_step: NoteStep
     ) -> Iterator[TextPiece]:
         sampler = Sampler(prepared.sampling, prepared.tokens)
+        measured = SURPRISAL_TOKENS if self._is_own_sampling(prepared.sampling) else 0
         stream = TextStream(self.tokenizer, prepared.stop)
         for number in range(1, prepared.most + 1):
             began = monotonic()
             if number == 1:
                 tokens = self._take_prefix(prepared.tokens, decoding)
-            token = sampler.pick(decoding.feed(tokens))
-            note_step(monotonic() - began)
+            logits = decoding.feed(tokens)
+            token = sampler.pick(logits)
+            surprisal = surprisal_of(logits, token) if number <= measured else None
+            note_step(monotonic() - began, surprisal)
             is_end = token in self.wiring.end_tokens
             text = "" if is_end else stream.add(token)
             is_over = is_end or stream.is_stopped or number == prepared.most
@@ -288,6 +307,10 @@ class TextModel:
             if is_over:
                 return
             tokens = [token]
+
+    def _is_own_sampling(self, sampling: Sampling) -> bool:
+        """Return True if a text is sampled as the release asks for; the seed may be any."""
+        return sampling == choose_sampling(self.wiring.sampling, seed=sampling.seed)
 
 
 def _check_stop(stop: Sequence[str]) -> tuple[str, ...]:

@@ -85,7 +85,8 @@ def write_text(
     taken_s: list[float] = []
     parts: list[str] = []
     reason = ""
-    for piece in texts.write(prepared, texts.begin(prepared.capacity), taken_s.append):
+    decoding = texts.begin(prepared.capacity)
+    for piece in texts.write(prepared, decoding, lambda one_s, _: taken_s.append(one_s)):
         parts.append(piece.text)
         reason = piece.finish_reason
         show(piece.text)

@@ -20,6 +20,7 @@ from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry.readings import available_bytes
 from edgepack.agent.telemetry.record import Record
 from edgepack.bundle.adapters import AdapterPlaces
+from edgepack.bundle.forms import read_manifest
 from edgepack.bundle.slot import verify_variant
 from edgepack.errors import DeviceError
 from edgepack.wire.orders import BundleRef
@@ -109,6 +110,8 @@ class Adapters:
         )
         record = self._record_of(pointer.bundle, pointer.choice.chosen, pointer.choice.provider)
         record.has_served = True
+        facts = read_manifest(slot_folder(self._state_dir, pointer.digest)).facts
+        record.sketches.expect(facts.reference, facts.description)
         opened = OpenedAdapter(bundle=pointer.bundle, texts=texts, record=record)
         self._alive.add(opened)
         return opened

@@ -83,6 +83,7 @@ class SampleKeeper:
 
     Attributes:
         next_at: When the next inference is looked at, monotonic clock, seconds.
+        are_texts: Whether inputs are texts: kept only if the device's settings name the model.
     """
 
     def __init__(self, state_dir: Path, model: str) -> None:
@@ -91,6 +92,7 @@ class SampleKeeper:
         self._waiting: tuple[int, dict[str, Tensor]] | None = None
         self._candidates: deque[Candidate] = deque(maxlen=MAX_WAITING)
         self.next_at = 0.0
+        self.are_texts = False
         self._least = 0
         """What a sample must rank above to be kept."""
         self._fails = False
@@ -109,7 +111,7 @@ class SampleKeeper:
         if time.monotonic() < self.next_at:
             return
         self.next_at = time.monotonic() + OFFER_S
-        if settings is None or not _is_numeric(feeds):
+        if settings is None or not self._may_keep(settings) or not _is_numeric(feeds):
             return
         priority, waiting = draw_priority(), self._waiting
         least = self._least if waiting is None else max(self._least, waiting[0])
@@ -123,10 +125,15 @@ class SampleKeeper:
                 copy = _copy(feeds)
             self._candidates.append(Candidate(copy, sketches.copy_outputs(outputs), sketches))
 
+    def _may_keep(self, settings: CaptureSettings) -> bool:
+        return not self.are_texts or self._model in settings.texts
+
     def note_disagreement(self, feeds: dict[str, Tensor]) -> None:
         """Take the inputs of an inference with another answer in the shadow; in any thread."""
         settings = self._settings
-        request = settings.requests.get(self._model) if settings is not None else None
+        if settings is None or not self._may_keep(settings):
+            return
+        request = settings.requests.get(self._model)
         if request is not None and "shadow" in request.of and _is_numeric(feeds):
             self._candidates.append(Candidate(feeds, {}, None))
 

@@ -42,9 +42,12 @@ class _Pace:
     def __init__(self) -> None:
         self.tokens = 0
         self.first_ms = self.further_ms = 0.0
+        self.surprisals: list[float] = []
 
-    def note(self, taken_s: float) -> None:
-        """Count a token."""
+    def note(self, taken_s: float, surprisal: float | None) -> None:
+        """Count a token; see `NoteStep`."""
+        if surprisal is not None:
+            self.surprisals.append(surprisal)
         if self.tokens:
             self.further_ms += taken_s * 1000
         else:
@@ -170,9 +173,10 @@ class OwnGeneration(Generation):
             self.close()
 
     def _count(self, release: OpenedModel) -> None:
-        """Count the text as one inference, and offer the text for comparison."""
+        """Count and sketch the text as one inference, and offer the text for comparison."""
         token_ms = self.token_ms or self.first_token_ms / self.prompt_tokens
         self._record.latency.record_text(self.first_token_ms, token_ms)
+        self._record.sketches.offer_text(self._tokens[: self._prompt_tokens], self._pace.surprisals)
         shadow, texts = release.shadow, release.texts
         if shadow is not None and texts is not None and self._adapter is None:
             shadow.offer_text(texts.feeds_of(self._tokens), texts.feeds_of(self._tokens[-1:]))

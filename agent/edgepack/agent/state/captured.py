@@ -85,6 +85,7 @@ class CaptureSettings(msgspec.Struct, frozen=True, kw_only=True):
         disk_reserve_bytes: Free space that must be left.
         requests: By model: the request for which samples are chosen.
         uploading: Requests whose samples wait for their upload.
+        texts: Models that write texts and whose inputs may be kept.
     """
 
     samples: int
@@ -92,6 +93,7 @@ class CaptureSettings(msgspec.Struct, frozen=True, kw_only=True):
     disk_reserve_bytes: int = 0
     requests: dict[str, SealedRequest] = {}
     uploading: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
 
     @property
     def is_on(self) -> bool:

@@ -1,7 +1,8 @@
 """Sketches of a served model's inferences, added up by feature.
 
 An inference a second is sketched at most. The thread that runs an inference only copies its
-tensors; another thread sketches the copies when the spool file is written.
+tensors; another thread sketches the copies when the spool file is written. Of a text only its
+sketch is kept: numbers, and no tokens.
 """
 
 import logging
@@ -9,7 +10,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -25,7 +26,8 @@ from edgepack.bundle.features import FEWEST_INFERENCES, FeatureSum
 from edgepack.bundle.metadata import Feature
 from edgepack.tasks.arrays import Tensor
 from edgepack.tasks.description import ModelDescription, TaskOutputs
-from edgepack.tasks.sketch import sketch_input, thin_input
+from edgepack.tasks.sketch import Sketch, sketch_input, thin_input
+from edgepack.tasks.tokens.sketch import PROMPT, TEXT, sketch_prompt, sketch_surprisals
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +45,12 @@ _MAX_WAITING_BYTES = 64_000_000
 
 
 class _Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """Copied tensors of an inference: thinned inputs, and outputs."""
+    """Copied tensors of an inference: thinned inputs, and outputs; or sketches of a text."""
 
-    inputs: dict[str, Tensor]
-    outputs: dict[str, Tensor]
-    size_bytes: int
+    inputs: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor] = {}
+    texts: dict[str, Sketch] = {}
+    size_bytes: int = 0
 
 
 class Rank(NamedTuple):
@@ -112,9 +115,26 @@ class SketchRecorder:
             outputs={name: value.copy() for name, value in copied.items()},
             size_bytes=size,
         )
+        self._wait(taken)
+
+    def offer_text(self, prompt: Sequence[int], surprisals: Sequence[float]) -> None:
+        """Sketch a text, if due.
+
+        Args:
+            prompt: Tokens of the prompt.
+            surprisals: Of the first tokens of the text; empty where they do not compare.
+        """
+        with self._lock:
+            if time.monotonic() < self.next_at:
+                return
+            self.next_at = time.monotonic() + SAMPLE_S
+        texts = {PROMPT: sketch_prompt(prompt), TEXT: sketch_surprisals(surprisals)}
+        self._wait(_Taken(texts=texts))
+
+    def _wait(self, taken: _Taken) -> None:
         with self._lock:
             self._waiting.append(taken)
-            self._waiting_bytes += size
+            self._waiting_bytes += taken.size_bytes
             while len(self._waiting) > 1 and (
                 len(self._waiting) > _MAX_WAITING or self._waiting_bytes > _MAX_WAITING_BYTES
             ):
@@ -167,8 +187,9 @@ class SketchRecorder:
                 log.warning("task=%s output=%s has no sketch", part.task, ascii(part.outputs[0]))
             else:
                 self._sums = add_sketch(self._sums, self._features[part.outputs[0]], sketch)
-        for name, value in taken.inputs.items():
-            self._sums = add_sketch(self._sums, self._features[name], sketch_input(value))
+        sketches = {name: sketch_input(value) for name, value in taken.inputs.items()}
+        for name, sketch in (sketches | taken.texts).items():
+            self._sums = add_sketch(self._sums, self._features.get(name, ()), sketch)
 
 
 def _is_numeric(value: object) -> bool:

@@ -397,6 +397,7 @@ def _make_parts(
             tools=dict(sorted(tool_versions().items())),
             files=(),
             description=samples.split.held_out.description,
+            reference=samples.reference,
             adapter=AdapterFacts(
                 base=facts.name,
                 base_version=facts.version,

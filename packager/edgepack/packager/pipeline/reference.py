@@ -19,6 +19,7 @@ from edgepack.bundle.drift import confidences, draw_features, sketch_outputs, sk
 from edgepack.bundle.features import CONFIDENCE
 from edgepack.bundle.metadata import MAX_FEATURES, MAX_TENSOR_NAME, Feature
 from edgepack.errors import BuildError
+from edgepack.packager.pipeline.text_reference import draw_text_reference
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import FloatSource
 from edgepack.packager.tensors.sequence import Feeds, SampleSplit
@@ -48,7 +49,7 @@ Way = Callable[[Tensor, Tensor], Tensor]
 def draw_reference(
     source: SourceModel, split: SampleSplit, float_source: FloatSource
 ) -> tuple[Feature, ...]:
-    """Return the features of the first inputs and of the first parts of outputs.
+    """Return the features of the first inputs and of the first parts of outputs, or of texts.
 
     Args:
         source: The model.
@@ -58,6 +59,8 @@ def draw_reference(
     Raises:
         BuildError: The float model does not run on a sample.
     """
+    if source.texts is not None and split.held_out.are_texts:
+        return tuple(draw_text_reference(source.texts, split, float_source.run_unknown))
     drawn = chain(_draw_inputs(split), _draw_outputs(source, split, float_source))
     return tuple(islice(drawn, MAX_FEATURES))
 

@@ -85,10 +85,13 @@ def without_padding_behind(decoder: Decoder, feeds: Feeds) -> Feeds:
     row = masks[0].reshape(-1) if masks and masks[0].ndim == 2 else np.ones(1)
     hidden = row.size - 1 - int(np.flatnonzero(row).max(initial=row.size - 1 if row[-1] else -1))
     step = feeds[decoder.tokens].shape[-1]
-    if not 0 < hidden < step:
-        return feeds
+    return without_end(decoder, feeds, hidden) if 0 < hidden < step else feeds
+
+
+def without_end(decoder: Decoder, feeds: Feeds, count: int) -> Feeds:
+    """Return a sample without so many tokens at its end."""
     return feeds | {
-        name: feeds[name][..., : feeds[name].shape[-1] - hidden]
+        name: feeds[name][..., : feeds[name].shape[-1] - count]
         for name in (decoder.tokens, *decoder.rules)
         if name == decoder.tokens or decoder.rules[name] in ("mask", "positions", "as_long")
     }

@@ -5,6 +5,7 @@ grow with their number.
 """
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -66,6 +67,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         pictures_of: Returns the pictures that sample `i` was prepared from; None for arrays.
         answers: Of texts, returns how many tokens at the end of sample `i` are the answer; None
             for other samples.
+        most_answer_tokens: Of an answer so many tokens at its end are evaluated, at most.
     """
 
     count: int
@@ -78,6 +80,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     file_of: Callable[[int], str] | None = None
     pictures_of: Callable[[int], tuple[Path, ...]] | None = None
     answers: Callable[[int], int] | None = None
+    most_answer_tokens: int = sys.maxsize
 
     def __iter__(self) -> Iterator[Feeds]:
         return (self.read(index) for index in range(self.count))
@@ -107,10 +110,11 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
 
         def answers(index: int) -> int:
             samples, number = places[index]
-            return samples.answer_tokens(number)
+            return samples.whole_answer_tokens(number)
 
         return replace(
             self,
+            most_answer_tokens=min(one.most_answer_tokens for one, _ in places),
             count=len(places),
             read=lambda index: places[index][0].read(places[index][1]),
             file_of=lambda index: places[index][0].title(places[index][1]),
@@ -123,9 +127,13 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         """True if each sample is a text with an answer, for a model that scores tokens."""
         return self.answers is not None and self.decoder is not None
 
-    def answer_tokens(self, index: int) -> int:
+    def whole_answer_tokens(self, index: int) -> int:
         """Return how many tokens at the end of a text are its answer; 0 for other samples."""
         return 0 if self.answers is None else self.answers(index)
+
+    def answer_tokens(self, index: int) -> int:
+        """Return how many tokens at the end of a text are evaluated; 0 for other samples."""
+        return min(self.whole_answer_tokens(index), self.most_answer_tokens)
 
     def evaluated(self, index: int, outputs: Outputs) -> Outputs:
         """Return the outputs of a sample that a verdict counts.
