@@ -93,6 +93,13 @@ def test_a_wrong_token_and_no_token_are_refused(serve: Serve, tmp_path: Path) ->
     assert json.loads(done.stdout) == []
 
 
+@pytest.mark.parametrize("url", ["http://127.0.0.1:80,", "http://[::1", "mqtt://here", "here"])
+def test_text_that_is_no_url_of_a_fleet_is_named(url: str) -> None:
+    done = edgepack("rollout", "list", "--url", url, EDGEPACK_FLEET_TOKEN="x")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: '{url}' is not a URL of a fleet")
+
+
 def test_a_fleet_that_does_not_run_says_what_to_start(tmp_path: Path) -> None:
     done = edgepack("rollout", "list", "--url", "http://127.0.0.1:9", EDGEPACK_FLEET_TOKEN="x")
     assert done.returncode == 1

@@ -456,3 +456,17 @@ def test_counts_are_what_a_recount_gives_whatever_is_told(world: World) -> None:
         names = (COMMITTED, COMPARED, AWAITED, "look 0", "look 1")
         assert [found[one] for one in names] == [expected[one] for one in names]
     assert not world.inbox.counters["broken"]
+
+
+def test_value_of_texts_waits_for_enough_texts() -> None:
+    """Twenty tokens come with the second text, and a value of first tokens needs twenty texts."""
+    told = ReleaseMeasurements()
+    for number in range(5):
+        texts = LatencyRecorder()
+        for _ in range(5):
+            texts.record(80.0)
+        start, first = SWITCH + 300.0 * number, texts.snapshot()
+        told = told.plus([window(NEW, start, window_s=300.0, first_tokens=first)])
+    (value,) = told.values
+    assert value.end - value.start == 1200.0
+    assert math.exp(value.measures[TIMED.index("first_token")] or 0) == pytest.approx(80, rel=0.05)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -19,6 +19,7 @@ from edgepack.decoding import decode_json
 from edgepack.errors import FleetError
 from edgepack.fleet.data_folder import default_root, token_file
 from edgepack.fleet.documents.fleet import Refusal
+from edgepack.web.urls import origin_of
 
 T = TypeVar("T")
 
@@ -54,17 +55,13 @@ class Connection:
 
     def __init__(self, url: str, token: str, timeout_s: float = _TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        scheme, self._host, self._port = origin_of(url)
+        if not self._host:
             raise FleetError(
                 f"{url!r} is not a URL of a fleet", remedy=f"{URL_VARIABLE}={DEFAULT_URL}"
             )
         self.url = url.rstrip("/")
-        self._host, self._port = (
-            parts.hostname,
-            parts.port or (443 if parts.scheme == "https" else 80),
-        )
-        self._context = _trusted() if parts.scheme == "https" else None
+        self._context = _trusted() if scheme == "https" else None
         self._token = token
 
     def get(self, path: str, kind: type[T], **query: str | int) -> T:

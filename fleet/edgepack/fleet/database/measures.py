@@ -27,7 +27,7 @@ VALUE_S = 300.0
 KEPT_VALUES = 312
 """Values of a release on a device: the hour before a switch, a day after, and an hour of room."""
 _LONGEST = 12
-"""A value with few inferences grows to this multiple of its length."""
+"""A value with few inferences or texts grows to this multiple of its length."""
 _ALMOST = 0.9
 """Windows end a moment too early or too late."""
 _LATEST_S = 30 * DAY_S
@@ -143,8 +143,7 @@ class ReleaseMeasurements(msgspec.Struct, frozen=True, kw_only=True):
             until = end + shift if is_first else max(until, end + shift)
             began = began or since
             lasted_s = until - since
-            enough = current.latency.count >= BY_NAME["p95"].fewest
-            if lasted_s >= _ALMOST * value_s * (1 if enough else _LONGEST):
+            if lasted_s >= _ALMOST * value_s * (1 if _is_enough(current) else _LONGEST):
                 added.append(Value(start=since, end=until, measures=_timed(current)))
                 closed += 1
                 current = Sums()
@@ -210,6 +209,14 @@ def measures_of(choice: Choice) -> dict[str, float]:
     if probe is not None and probe.task_lost is not None:
         said["golden"] = probe.task_lost
     return said
+
+
+def _is_enough(sums: Sums) -> bool:
+    """Return whether a value can measure inferences, and first tokens where texts are written."""
+    texts = sums.first_tokens.count
+    return sums.latency.count >= BY_NAME["p95"].fewest and (
+        not texts or texts >= BY_NAME["first_token"].fewest
+    )
 
 
 def _percentile(

@@ -202,7 +202,8 @@ def refuse_weak(profile: Profile, accuracy: Accuracy) -> Refusal:
         problem=f"the verdict on profile '{profile.name}' is weak ({accuracy.metric} "
         f"{format_metric(accuracy.value)}), and --strict was given",
         found_in=accuracy.weak,
-        remedy="declare what the outputs mean, give --metric or --labels, or leave --strict out",
+        remedy="settle the doubt by declarations, labels, a metric or more samples, or leave "
+        "--strict out",
     )
 
 
