@@ -14,11 +14,17 @@ Simulate = Callable[..., Any]
 MakeBundle = Callable[..., Path]
 
 WORSE = "sim-arm-a76"
-CHANGES = {"p95": "p95=1.8", "drift": "drift=0.9", "shadow": "shadow=0.4"}
+CHANGES = {
+    "p95": "p95=1.8",
+    "drift": "drift=0.9",
+    "shadow": "shadow=0.4",
+    "first_token": "first_token=1.8",
+}
 COUNT = 30
 PLAN = (
     *("--waves", "100%", "--control", "30%", "--split-by", "hardware", "--on-breach", "rollback"),
     *("--soak", "0.2", "--deadline", "400", "--first-look", "4", "--gate", "drift=0.3"),
+    *("--gate", "first_token=1.25"),
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from edgepack.errors import FleetError
-from edgepack.wire.histogram import LatencyRecorder
+from edgepack.wire.histogram import Histogram, LatencyRecorder
 from edgepack.wire.orders import BundleRef
 from edgepack.wire.reports import Choice, ProbeResult, ProviderFacts
 from edgepack.wire.telemetry import Telemetry
@@ -17,7 +17,7 @@ INFERENCES = 200
 SPREAD = 0.08
 """By how much devices of a class differ, and the same device from window to window by a third."""
 _NOISE = 0.2
-_CHANGE = re.compile(r"([A-Za-z0-9_.-]+):([a-z0-9]+)=([0-9.]{1,20})")
+_CHANGE = re.compile(r"([A-Za-z0-9_.-]+):([a-z0-9_]+)=([0-9.]{1,20})")
 EXAMPLE = "--worse sim-arm-a76:p95=1.3"
 
 PROVIDER = ProviderFacts(
@@ -37,6 +37,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
             on another provider than intended, and that a shadow inference disagrees.
         memory_bytes, temperature_c, drift, golden: As for gates.
         energy_j: Energy of an inference, joules.
+        first_token_ms: Median time to the first token of a text, milliseconds.
     """
 
     median_ms: float
@@ -48,6 +49,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     drift: float = 0.03
     golden: float = 0.01
     energy_j: float = 0.2
+    first_token_ms: float = 200.0
 
 
 HARDWARE = {
@@ -55,7 +57,14 @@ HARDWARE = {
     "sim-x86-vnni": Behaviour(median_ms=4.0),
     "sim-hexagon-v73": Behaviour(median_ms=1.5),
 }
-_TIMES = {"p95": "median_ms", "p99": "median_ms", "memory": "memory_bytes", "energy": "energy_j"}
+_FIRST_TOKEN = "first_token"
+_TIMES = {
+    "p95": "median_ms",
+    "p99": "median_ms",
+    "memory": "memory_bytes",
+    "energy": "energy_j",
+    _FIRST_TOKEN: "first_token_ms",
+}
 _PLUS = {
     **{name: name for name in ("errors", "fallbacks", "golden", "shadow", "drift")},
     "temperature": "temperature_c",
@@ -122,7 +131,7 @@ class Pretence:
 
     Args:
         behaviour: Behaviour of its class, for the device's first release.
-        changes: Changes with later releases.
+        changes: Changes with later releases; the device writes texts if one is of first tokens.
         rng: Decides how the device differs from its class, and every number.
         weather: Weather of all devices.
     """
@@ -137,8 +146,10 @@ class Pretence:
         self._rng, self._weather = rng, weather or Weather()
         own = behaviour.median_ms * rng.lognormvariate(0.0, SPREAD)
         self._first = self._later = msgspec.structs.replace(behaviour, median_ms=own)
+        self._has_texts = False
         for change in changes:
             self._later = change.apply(self._later)
+            self._has_texts |= change.gate == _FIRST_TOKEN
         self._first_release: int | None = None
 
     def choose(self, bundle: BundleRef) -> Choice:
@@ -164,25 +175,31 @@ class Pretence:
     def measure(self, bundle: BundleRef, start: float, end: float) -> Telemetry:
         """Return a window of inferences that nobody asked for."""
         it, rng = self._of(bundle), self._rng
-        median_ms = it.median_ms * rng.lognormvariate(0.0, SPREAD / 3) * self._weather.factor
-        recorder = LatencyRecorder()
-        for _ in range(INFERENCES):
-            recorder.record(rng.lognormvariate(0.0, _NOISE) * median_ms)
+        factor = rng.lognormvariate(0.0, SPREAD / 3) * self._weather.factor
+        first_tokens = self._record(it.first_token_ms * factor) if self._has_texts else None
         return Telemetry(
             digest=bundle.digest,
             variant="simulated",
             provider=PROVIDER.name,
             window_start=start,
             window_s=end - start,
-            latency=recorder.snapshot(),
+            latency=self._record(it.median_ms * factor),
+            first_tokens=first_tokens,
             failures=sum(rng.random() < it.errors for _ in range(INFERENCES)),
             memory_bytes=round(it.memory_bytes * rng.lognormvariate(0.0, SPREAD / 3)),
             temperature_c=round(it.temperature_c + rng.gauss(0.0, 2.0), 1),
             drift=max(0.0, it.drift + rng.gauss(0.0, 0.01)),
             shadow_count=INFERENCES,
             shadow_agreed=sum(rng.random() >= it.shadow for _ in range(INFERENCES)),
-            energy_j=it.energy_j * INFERENCES * median_ms / it.median_ms,
+            energy_j=it.energy_j * INFERENCES * factor,
         )
+
+    def _record(self, median_ms: float) -> Histogram:
+        """Return the times of a window."""
+        recorder = LatencyRecorder()
+        for _ in range(INFERENCES):
+            recorder.record(self._rng.lognormvariate(0.0, _NOISE) * median_ms)
+        return recorder.snapshot()
 
     def _of(self, bundle: BundleRef) -> Behaviour:
         if self._first_release is None:
