@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import msgspec
 
 from edgepack.errors import FleetError
-from edgepack.wire.histogram import Histogram, LatencyRecorder
+from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.orders import BundleRef
 from edgepack.wire.reports import Choice, ProbeResult, ProviderFacts
-from edgepack.wire.telemetry import Telemetry
+from edgepack.wire.telemetry import Histogram, Telemetry
 
 INFERENCES = 200
 """In one window."""
