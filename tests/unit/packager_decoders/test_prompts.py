@@ -52,6 +52,9 @@ def test_messages_go_through_the_template_of_the_folder(folder: Path) -> None:
     messages = [{"role": "user", "content": "w7"}]
     opened = _open(folder, {"messages": messages, "answer": "w4"})
     assert opened.samples.read(0)["input_ids"].tolist() == [[WORDS - 2, 7, WORDS - 1, 4]]
+    answer = {"role": "assistant", "content": "w4"}
+    answered = _open(folder, {"messages": [*messages, answer]})
+    assert answered.digests == opened.digests
 
 
 @pytest.mark.parametrize(
@@ -60,7 +63,13 @@ def test_messages_go_through_the_template_of_the_folder(folder: Path) -> None:
         ("{", "not a prompt with an answer"),
         ("[1]", "not a prompt with an answer"),
         ('{"prompt": 3, "answer": "w1"}', "Expected `str"),
-        ('{"prompt": "w1"}', "`answer`"),
+        ('{"prompt": "w1"}', "answer is missing"),
+        ('{"messages": [{"role": "user", "content": "w1"}]}', "answer is missing"),
+        (
+            '{"messages": [{"role": "assistant", "content": "w1"}], "answer": "w1"}',
+            "there is an 'answer' besides",
+        ),
+        ('{"messages": [{"role": "assistant", "content": "w1"}]}', "no message comes before"),
         ('{"answer": "w1"}', "either 'prompt' or 'messages'"),
         ('{"messages": [], "answer": "w1"}', "either 'prompt' or 'messages'"),
         (
@@ -68,7 +77,7 @@ def test_messages_go_through_the_template_of_the_folder(folder: Path) -> None:
             "either 'prompt' or 'messages'",
         ),
         ('{"messages": [{"role": "user"}], "answer": "w1"}', "`content`"),
-        ('{"prompt": "w1", "answer": ""}', "answer is empty"),
+        ('{"prompt": "w1", "answer": ""}', "answer is missing or empty"),
         ('{"prompt": "w1", "answer": "  "}', "answer has no tokens"),
         (
             '{"prompt": "w1 w1 w1 w1 w1 w1", "answer": "w2 w2 w2"}',

@@ -3,7 +3,8 @@
     {"prompt": "The capital of France is", "answer": " Paris."}
     {"messages": [{"role": "user", "content": "What is 2 + 2?"}], "answer": "4"}
 
-`messages` go through the chat template of the model's folder, as on a device.
+`messages` go through the chat template of the model's folder, as on a device. Without `answer`, the
+last message is the answer if its role is `assistant`, as in data for fine-tuning.
 """
 
 import codecs
@@ -35,7 +36,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True):
-    answer: str
+    answer: str = ""
     prompt: str = ""
     messages: tuple[Message, ...] = ()
 
@@ -115,8 +116,16 @@ def _parse(raw: bytes, path: Path, number: int) -> _Line:
         raise refuse(f"this is not a prompt with an answer: {error}") from error
     if bool(line.prompt) == bool(line.messages):
         raise refuse("a line has either 'prompt' or 'messages', and not an empty one")
+    is_answered = bool(line.messages) and line.messages[-1].role == "assistant"
+    if is_answered and line.answer:
+        raise refuse("the last message is the assistant's, and there is an 'answer' besides")
+    if is_answered:
+        *before, last = line.messages
+        line = _Line(answer=last.content, messages=tuple(before))
+    if is_answered and not line.messages:
+        raise refuse("no message comes before the assistant's")
     if not line.answer:
-        raise refuse("the answer is empty")
+        raise refuse("the answer is missing or empty")
     return line
 
 
