@@ -130,6 +130,8 @@ def test_adapter_is_built_installed_and_chosen_by_its_name(
                 answer = client.chat.completions.create(model=name, messages=MESSAGES, **settings)
                 assert answer.choices[0].message.content == text, name
                 assert answer.model == name
+        unknown: dict[str, object] = {"model": "law", "messages": MESSAGES}
+        wait_until(lambda: "sales (adapter of chat)" in post(url, unknown)[1], device.said)
         for name, adapter, expected, words in (
             ("support", "sales", 400, ("'support'", "'sales'", "'chat'")),
             ("law", None, 404, ("'law'", "chat", "merged", "sales (adapter of chat)")),
@@ -180,6 +182,13 @@ def test_adapter_is_built_installed_and_chosen_by_its_name(
         with open_model("chat", device.state_dir, threads=1) as model:
             text = model.generate(MESSAGES, adapter="support", **settings).whole().text
         assert text == wanted["merged"]
+
+        problem = run(device, 0, "remove", "chat")
+        assert "without 'chat' its adapters do not serve: sales-1.0.0, support-1.0.0" in problem
+        wait_until(lambda: device.pointer("support") is None, device.said)
+        journal = device.journal("support")
+        assert journal is not None
+        assert "no release of 'chat' serves" in journal.because
 
 
 def test_device_rejects_more_adapters_than_its_memory_holds(

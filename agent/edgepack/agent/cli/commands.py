@@ -206,15 +206,25 @@ def rollback(name: str, config_path: Path, as_json: bool) -> None:
 def remove(name: str, config_path: Path, as_json: bool) -> None:
     """Remove model NAME with its files; older releases of NAME remain rejected.
 
+    Adapters of NAME stop serving. Their files stay, and they serve again once their release of NAME
+    is installed again.
+
     \b
     Example:
       edgepack-agent remove ocr --config agent.toml
     """
     from edgepack.agent.cli.local_device import local_device
+    from edgepack.agent.state.outages import adapters_of
     from edgepack.agent.update.local_install import LocalLink, removal
+    from edgepack.agent.update.transitions import title
 
     with local_device(config_path) as device:
-        device.carry_out(LocalLink(), name, removal(device.state_dir, name))
+        order = removal(device.state_dir, name)
+        if adapters := [title(one.bundle) for one in adapters_of(device.state_dir, name)]:
+            click.echo(
+                f"without '{name}' its adapters do not serve: {', '.join(adapters)}", err=True
+            )
+        device.carry_out(LocalLink(), name, order)
     show_status(device.state_dir, as_json=as_json)
 
 

@@ -178,7 +178,6 @@ def find_adapter(state_dir: Path, name: str, base: str) -> ActivePointer:
     Raises:
         ValueError: The device has no such adapter.
         AdapterOutageError: The adapter does not serve now.
-        DeviceError: A pointer cannot be read.
     """
     pointers = adapters_of(state_dir, base)
     found = next((one for one in pointers if one.bundle.name == name), None)

@@ -1,5 +1,6 @@
 """Why a model that was installed does not serve, for readers other than the agent."""
 
+import contextlib
 from pathlib import Path
 
 import msgspec
@@ -37,15 +38,20 @@ def describe_outage(state_dir: Path, name: str) -> str:
         name: The model; any text.
 
     Returns:
-        State and reason, as a sentence; "" if a release serves, the model was never installed or
-        was removed, or the journal cannot be read.
+        State and reason, as a sentence, or the fault of the pointer; "" if a release serves, the
+        model was never installed or was removed, or the journal cannot be read.
     """
     try:
         if read_pointer(state_dir, name) is not None:
             return ""
+    except DeviceError as error:
+        return error.problem
+    except ValueError:
+        return ""
+    try:
         content = read_regular(model_folder(state_dir, name) / JOURNAL_FILE)
         found = _OUTAGE.decode(content).value if content is not None else _Outage()
-    except (OSError, ValueError, NewerVersionError, DeviceError):
+    except (OSError, ValueError, NewerVersionError):
         return ""
     if found.state in _NO_OUTAGE:
         return ""
@@ -55,5 +61,10 @@ def describe_outage(state_dir: Path, name: str) -> str:
 
 def adapters_of(state_dir: Path, base: str) -> list[ActivePointer]:
     """Return the pointers of the serving adapters for a model, fitting or not."""
-    found = (read_pointer(state_dir, name) for name in active_models(state_dir))
-    return [pointer for pointer in found if pointer is not None and pointer.base == base]
+    found = []
+    for name in active_models(state_dir):
+        with contextlib.suppress(DeviceError):  # Another model's damage is its own.
+            pointer = read_pointer(state_dir, name)
+            if pointer is not None and pointer.base == base:
+                found.append(pointer)
+    return found
