@@ -2,7 +2,8 @@
 
 The manifest comes first and the signature second, so that a reader knows the content and its length
 before the first write. The archive has only regular files, with fixed times, owners and modes;
-every file below `hooks/` is executable, nothing else is.
+every file below `hooks/` is executable, nothing else is. In a pipeline, a file with the content of
+an earlier one is a hard link to that file: weights that stages share are stored once.
 
 Reading does not check the signature: the manifest states the required files, and
 `edgepack.bundle.verify` decides whether the manifest is trusted.
@@ -74,10 +75,11 @@ def pack(folder: Path, archive_path: Path) -> None:
         if path not in listed and path not in (MANIFEST_FILE, SIGNATURE_FILE):
             raise BundleError(f"'{path}' is not in the manifest", found_in=str(folder / path))
     order = _order(listed)
+    links = _links(manifest)
     try:
         with replacing(archive_path) as target:
             for path in order:
-                _append(target, folder, path, listed.get(path))
+                _append(target, folder, path, listed.get(path), links.get(path, ""))
             target.write(bytes(2 * tarfile.BLOCKSIZE))
             target.write(bytes(-target.tell() % tarfile.RECORDSIZE))
     except OSError as error:
@@ -96,7 +98,8 @@ def unpack(
     """Turn an archive into a folder: all files or nothing.
 
     1. The manifest is read first, then the signature; both are bounded.
-    2. Every further entry is a regular file of the manifest, at its size, and stands once.
+    2. Every further entry is a regular file of the manifest, at its size, and stands once; or a
+       link to the earlier file of the same content.
     3. Every byte fits the manifest's digests, and no file of the manifest is missing.
     4. Nothing follows the end.
 
@@ -164,11 +167,13 @@ def read_files(archive_path: Path, names: Collection[str], limit_bytes: int) -> 
     found: dict[str, bytes] = {}
     found_in = archive_path.name
     with open_regular(archive_path) as source:
+        links = _links(_read_head(source, found_in).manifest)
+        source.seek(0)
         while len(found) < len(names):
-            entry = read_entry(source, found_in=found_in)
+            entry = read_entry(source, links, found_in=found_in)
             if entry is None:
                 break
-            if entry.path not in names:
+            if entry.path not in names or entry.path in links:
                 source.seek(entry.size_bytes + -entry.size_bytes % tarfile.BLOCKSIZE, os.SEEK_CUR)
                 continue
             if entry.size_bytes > limit_bytes:
@@ -189,8 +194,14 @@ def content_starts(manifest: Manifest, manifest_bytes: int, signature_bytes: int
     """
     sizes = {entry.path: entry.size_bytes for entry in manifest.files}
     own = {MANIFEST_FILE: manifest_bytes, SIGNATURE_FILE: signature_bytes}
-    starts, at = {}, 0
+    links = _links(manifest)
+    starts: dict[str, int] = {}
+    at = 0
     for path in _order(sizes):
+        if path in links:
+            starts[path] = starts[links[path]]
+            at += tarfile.BLOCKSIZE
+            continue
         size_bytes = own[path] if path in own else sizes[path]
         starts[path] = at + tarfile.BLOCKSIZE
         at = starts[path] + size_bytes + -size_bytes % tarfile.BLOCKSIZE
@@ -201,7 +212,21 @@ def _order(listed: Collection[str]) -> list[str]:
     return [MANIFEST_FILE, SIGNATURE_FILE, *sorted(listed, key=sort_key)]
 
 
-def _append(target: BinaryIO, folder: Path, path: str, size_bytes: int | None) -> None:
+def _links(manifest: Manifest) -> dict[str, str]:
+    """Return the files of a pipeline that an earlier file has the content of, with that file."""
+    if manifest.facts.pipeline is None:
+        return {}
+    entries = {file.path: file for graph in manifest.graphs for file in graph.facts.files}
+    firsts: dict[tuple[str, int], str] = {}
+    links: dict[str, str] = {}
+    for path in sorted(entries, key=sort_key):
+        first = firsts.setdefault((entries[path].sha256, entries[path].size_bytes), path)
+        if first != path:
+            links[path] = first
+    return links
+
+
+def _append(target: BinaryIO, folder: Path, path: str, size_bytes: int | None, linked: str) -> None:
     with open_regular(folder / path) as source:
         found_bytes = os.fstat(source.fileno()).st_size
         if size_bytes is not None and found_bytes != size_bytes:
@@ -210,7 +235,9 @@ def _append(target: BinaryIO, folder: Path, path: str, size_bytes: int | None) -
                 found_in=str(folder / path),
             )
         header = tarfile.TarInfo(path)
-        header.size = found_bytes
+        header.size = 0 if linked else found_bytes
+        if linked:
+            header.type, header.linkname = tarfile.LNKTYPE, linked
         header.mode = 0o755 if is_executable(path) else 0o644
         try:
             target.write(header.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict"))
@@ -218,6 +245,8 @@ def _append(target: BinaryIO, folder: Path, path: str, size_bytes: int | None) -
             raise BundleError(
                 f"'{path}' does not fit into an archive: {error}", found_in=str(folder / path)
             ) from error
+        if linked:
+            return
         shutil.copyfileobj(source, target, _COPY_BYTES)
         target.write(bytes(-found_bytes % tarfile.BLOCKSIZE))
 
@@ -234,8 +263,12 @@ def _unpack_into(
     # 2
     awaited = {entry.path: entry for entry in head.manifest.files}
     missing = dict(awaited)
-    while (found := read_entry(source, found_in=found_in)) is not None:
-        if found.path in missing:
+    links = _links(head.manifest)
+    while (found := read_entry(source, links, found_in=found_in)) is not None:
+        if found.path in links and found.path in missing and links[found.path] not in missing:
+            missing.pop(found.path)
+            _link(folder / links[found.path], folder / found.path)
+        elif found.path in missing:
             _extract(source, found, missing.pop(found.path), folder, found_in=found_in)
         else:
             is_second = found.path in awaited or found.path in (MANIFEST_FILE, SIGNATURE_FILE)
@@ -250,6 +283,14 @@ def _unpack_into(
     # 4
     check_end(source, found_in=found_in)
     return head.manifest
+
+
+def _link(original: Path, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.hardlink_to(original)
+    except OSError:  # A file system without links.
+        shutil.copy(original, path)
 
 
 def _extract(

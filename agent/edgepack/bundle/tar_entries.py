@@ -6,7 +6,7 @@ a bundle never has and an attacker might.
 
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import BinaryIO
 
 import msgspec
@@ -56,11 +56,14 @@ class TarEntry(msgspec.Struct, frozen=True, kw_only=True):
             raise _truncated(f"after '{self.path}'", found_in)
 
 
-def read_entry(source: BinaryIO, *, found_in: str) -> TarEntry | None:
+def read_entry(
+    source: BinaryIO, links: Mapping[str, str] = {}, *, found_in: str
+) -> TarEntry | None:
     """Read a header.
 
     Args:
         source: The archive, at a block's start.
+        links: Paths that must be hard links, each with the only path that the link may name.
         found_in: Name of the archive, for messages.
 
     Returns:
@@ -88,13 +91,17 @@ def read_entry(source: BinaryIO, *, found_in: str) -> TarEntry | None:
     name, prefix = (_text(header[:100], found_in), _text(header[345:500], found_in))
     path = f"{prefix}/{name}" if prefix else name
     kind = header[156:157]
-    if kind != b"0":
+    is_link = path in links
+    if is_link and (kind != b"1" or _text(header[157:257], found_in) != links[path]):
+        raise BundleError(f"{path!a} is no hard link to {links[path]!a}", found_in=found_in)
+    if kind != b"0" and not is_link:
         what = _KINDS.get(kind, f"of the unknown type {kind!r}")
         raise BundleError(f"{path!a} is {what}; a bundle has only regular files", found_in=found_in)
     check_path(path, found_in=found_in)
     size_bytes = _number(header[124:136])
-    if size_bytes is None:
-        raise BundleError(f"'{path}' has a size that is not a number", found_in=found_in)
+    if size_bytes is None or (is_link and size_bytes):
+        what = "not a number" if size_bytes is None else f"{size_bytes}, and is a link"
+        raise BundleError(f"'{path}' has a size that is {what}", found_in=found_in)
     return TarEntry(path=path, size_bytes=size_bytes)
 
 

@@ -1,6 +1,8 @@
 """A manifest of a pipeline: a component for each stage, and variants that name one of each."""
 
 import json
+import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from edgepack.bundle.archive import pack, unpack
 from edgepack.bundle.manifest import (
     Manifest,
     Pipeline,
@@ -18,6 +21,7 @@ from edgepack.bundle.manifest import (
 )
 from edgepack.errors import BundleError
 from edgepack.stages.wiring import PipelineInput, StageWiring, Wiring
+from tests.unit.bundle.test_hostile_archives import read_entries, write_entries
 
 WIRING = Wiring(
     inputs=(PipelineInput(name="a", kind="tensor", dtype="float32", shape=(1, 4)),),
@@ -144,3 +148,54 @@ def test_malformed_pipelines_are_rejected(manifest: Manifest, name: str) -> None
     with pytest.raises(BundleError) as caught:
         decode_manifest(json.dumps(document).encode())
     assert problem in str(caught.value)
+
+
+def _pack(manifest: Manifest, bundle: Path, folder: Path) -> bytes:
+    """Return the archive of a pipeline whose stages have the same files."""
+    for graph in manifest.graphs:
+        shutil.copytree(bundle / "model" / "cpu", folder / graph.folder)
+    for file in manifest.facts.files:
+        (folder / file.path).parent.mkdir(exist_ok=True)
+        shutil.copyfile(bundle / file.path, folder / file.path)
+    (folder / "manifest.json").write_bytes(encode_manifest(manifest))
+    shutil.copyfile(bundle / "model.sig", folder / "model.sig")
+    pack(folder, folder.with_suffix(".edgepack"))
+    return folder.with_suffix(".edgepack").read_bytes()
+
+
+def test_archive_holds_equal_files_of_stages_once(
+    manifest: Manifest, bundle: Path, tmp_path: Path
+) -> None:
+    entries = read_entries(_pack(manifest, bundle, tmp_path / "a"))
+    links = {one.name: one.linkname for one, _ in entries if one.islnk()}
+    files = [file.path for file in manifest.graphs[0].facts.files]
+    others = [graph.folder for graph in manifest.graphs[1:]]
+    assert len(links) == len(files) * len(others)
+    unpack(tmp_path / "a.edgepack", tmp_path / "b")
+    for path, first in links.items():
+        assert (tmp_path / "b" / path).samefile(tmp_path / "b" / first)
+    names = [path for path in (tmp_path / "b").rglob("*") if path.is_file()]
+    assert len(names) == len(entries)
+
+
+@pytest.mark.parametrize("change", ["other file", "own bytes", "no link", "before its file"])
+def test_link_to_anything_but_the_first_equal_file_is_rejected(
+    manifest: Manifest, bundle: Path, tmp_path: Path, change: str
+) -> None:
+    entries = read_entries(_pack(manifest, bundle, tmp_path / "a"))
+    at = next(place for place, (one, _) in enumerate(entries) if one.islnk())
+    link = entries[at][0]
+    if change == "other file":
+        link.linkname = "manifest.json"
+    elif change == "own bytes":
+        link.size = 3
+    elif change == "no link":
+        content = next(data for one, data in entries if one.name == link.linkname)
+        link.type, link.size = tarfile.REGTYPE, len(content)
+        entries[at] = (link, content)
+    else:
+        entries.insert(2, entries.pop(at))
+    (tmp_path / "bad.edgepack").write_bytes(write_entries(entries))
+    with pytest.raises(BundleError, match=r"is no hard link to|a size that is 3|0 bytes, the man"):
+        unpack(tmp_path / "bad.edgepack", tmp_path / "b")
+    assert not (tmp_path / "b").exists()

@@ -24,6 +24,7 @@ from edgepack.bundle.chunks import chunk_digests, offsets
 from edgepack.bundle.deltas import DELTA_FOLDER
 from edgepack.bundle.manifest import FileEntry
 from edgepack.bundle.shared_files import is_executable
+from edgepack.durable import flush_folder
 from edgepack.halt import NEVER, Halt
 from edgepack.wire.coded import CodedChunk
 
@@ -52,7 +53,7 @@ class Download:
     def __init__(self, slots: Slots, digest: str, files: Iterable[FileEntry]) -> None:
         self._slots = slots
         self._digest = digest
-        # Files with the same content are fetched once; the others are copied at the end.
+        # Files with the same content are fetched once; the others are linked at the end.
         by_content = sorted(files, key=lambda entry: entry.sha256)
         groups = [list(group) for _, group in groupby(by_content, key=lambda entry: entry.sha256)]
         self._files = [group[0] for group in groups]
@@ -332,7 +333,7 @@ class Download:
         )
 
     def finish(self) -> None:
-        """Make the copies of files that are there twice, remove deltas, and close everything.
+        """Link or copy files that are there twice, remove deltas, and close everything.
 
         Raises:
             OSError: The disk is full.
@@ -341,6 +342,8 @@ class Download:
         for source, target in self._copies:
             path = self._path(target)
             path.parent.mkdir(parents=True, exist_ok=True)
+            if not is_executable(target.path) and _link(self._path(source), path):
+                continue
             with self._path(source).open("rb") as original, path.open("wb") as copy:
                 shutil.copyfileobj(original, copy, NOTE_EVERY_BYTES)
                 copy.flush()
@@ -391,6 +394,21 @@ class Download:
         self._unnoted_bytes += written
         self._lacking_bytes -= written
         return written
+
+
+def _link(original: Path, path: Path) -> bool:
+    """Give a file a second name in one step; return False where the file system has no links."""
+    if path.exists() and path.samefile(original):
+        return True
+    beside = path.with_name(f".{path.name}.link")
+    beside.unlink(missing_ok=True)
+    try:
+        beside.hardlink_to(original)
+    except OSError:
+        return False
+    beside.replace(path)
+    flush_folder(path.parent)
+    return True
 
 
 def _write_at(descriptor: int, content: Content, start: int) -> None:

@@ -209,16 +209,27 @@ def copy_variant(folder: Path, prepared: PreparedVariant, component: str = COMPO
     place = f"{COMPONENT}/{named}"
     target = folder / place
     target.mkdir(parents=True)
-    names = _copy_files(prepared.folder, target)
-    offsets = tensor_offsets(target)
-    files = tuple(entry(folder, f"{place}/{name}", offsets.get(name, ())) for name in names)
+    _copy_files(prepared.folder, target)
     own = {
-        "files": files,
+        "files": list_entries(folder, place),
         "plain_runtime": prepared.plain_runtime,
         "plain_provider": prepared.plain_provider,
     }
     facts = VariantFacts(**prepared.told_of(VariantFacts) | own)
     return Variant(**prepared.told_of(Variant), facts=facts, component=component)
+
+
+def list_entries(folder: Path, place: str) -> tuple[FileEntry, ...]:
+    """Return the files of a variant in a bundle's folder, with chunks that end where tensors do.
+
+    Args:
+        folder: The bundle's folder.
+        place: POSIX path of the variant's folder.
+    """
+    own = folder / place
+    offsets = tensor_offsets(own)
+    names = sorted(path.relative_to(own).as_posix() for path in own.rglob("*") if path.is_file())
+    return tuple(entry(folder, f"{place}/{name}", offsets.get(name, ())) for name in names)
 
 
 def _copy_hooks(folder: Path, hooks: Path) -> tuple[FileEntry, ...]:

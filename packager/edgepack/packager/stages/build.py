@@ -63,6 +63,7 @@ from edgepack.packager.stages.float_pipeline import (
 from edgepack.packager.stages.graph_facts import describe_graphs
 from edgepack.packager.stages.pipeline_file import PipelineSource, read_pipeline
 from edgepack.packager.stages.plans import VariantPlan, plan_variants
+from edgepack.packager.stages.shared_weights import share_weights
 from edgepack.packager.stages.stage_variants import StageBuilder
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.description import ModelDescription
@@ -128,6 +129,7 @@ def _build(path: Path, request: BuildRequest, progress: Progress) -> BuildResult
         gate = EndGate(source, samples.held_out, expected, builder, folder, work)
         judged = tuple(_judge(gate, plan, progress) for plan in plans)  # 3, 4
         gate.remove_unused(judged)
+        judged = _share(folder, judged)
         floats.session.close()
         progress(BuildStep(what="writing the bundle"))  # 5
         parts, laid_out = _lay_out(folder, source, request, samples, expected, judged)
@@ -173,6 +175,15 @@ def _judge(gate: EndGate, plan: VariantPlan, progress: Progress) -> JudgedVarian
         )
     )
     return judged
+
+
+def _share(folder: Path, judged: Sequence[JudgedVariant]) -> tuple[JudgedVariant, ...]:
+    """Store weights once that several stages have; return the variants with their files."""
+    graphs = {part.folder: part for one in judged for part in one.parts}
+    shared = {part.folder: part for part in share_weights(folder, tuple(graphs.values()))}
+    return tuple(
+        replace(one, parts=tuple(shared[part.folder] for part in one.parts)) for one in judged
+    )
 
 
 def _lay_out(
@@ -309,7 +320,7 @@ def _report(judged: JudgedVariant, variant: Variant) -> VariantReport:
         recipe=tuple(f"{stage}: {name}" for stage, name in judged.stages.items()),
         files=files,
         precision=facts.precision,
-        size_bytes=sum(file.size_bytes for file in files),
+        size_bytes=sum({file.sha256: file.size_bytes for file in files}.values()),
         accuracy=facts.accuracy,
         placement=facts.placement,
         attempts=(),
