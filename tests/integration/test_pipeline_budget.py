@@ -1,5 +1,6 @@
 """The gate at the end of a pipeline: a stage that keeps its own budget may still cost too much."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from edgepack.bundle.manifest import decode_manifest
 from edgepack.bundle.plain_arrays import encode_arrays
 from edgepack.errors import BuildError
 from edgepack.packager import build
+from edgepack.packager.pipeline.request import BuildOptions, derive_request
+from edgepack.packager.progress import BuildStep
+from edgepack.packager.stages.build import build_pipeline
 from tests.integration.picture_builds import edgepack
 
 _SIZE = 64
@@ -82,9 +86,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _build(folder: Path, key: Path, keep: float, **options: Any) -> Path:
-    (folder / "pipeline.toml").write_text(_PIPELINE.replace("KEEP", str(keep)))
-    output = folder / f"waves-1.{len(options)}.{round(100 * keep)}"
+def _build(
+    folder: Path,
+    key: Path,
+    keep: float,
+    *,
+    more: str = "",
+    change: tuple[str, str] = ("", ""),
+    **options: Any,
+) -> Path:
+    text = _PIPELINE.replace("KEEP", str(keep)).replace(*change)
+    (folder / "pipeline.toml").write_text(text + more)
+    output = folder / f"waves-1.{len(options) + len(more)}.{round(100 * keep)}"
     build(
         folder / "pipeline.toml",
         calibration=folder / "samples",
@@ -143,3 +156,49 @@ def test_options_that_a_pipeline_does_not_take_are_named(folder: Path, key: Path
             shapes={"start": (1, 64)},
             delta_from=[folder / "older.edgepack"],
         )
+
+
+def test_keep_going_publishes_the_variants_that_hold(folder: Path, key: Path) -> None:
+    wave = onnx.load(folder / "wave.onnx")
+    for end in (*wave.graph.input, *wave.graph.output):
+        end.type.tensor_type.shape.dim[0].dim_param = "batch"
+    onnx.save(wave, folder / "free.onnx")
+    more = '[[variant]]\nname = "npu"\nstages = { wave = "qnn-htp" }\n'
+    words = ("wave.onnx", "free.onnx")
+    with pytest.raises(BuildError, match=r"stage 'wave', profile 'qnn-htp'.*"):
+        _build(folder, key, 0.0, more=more, change=words)
+    bundle = _build(folder, key, 0.0, more=more, change=words, keep_going=True)
+    names = [one.name for one in decode_manifest((bundle / "manifest.json").read_bytes()).variants]
+    assert names == ["mixed"]
+    (refused,) = json.loads((bundle / "report.json").read_text())["refused"]
+    assert refused["profile"] == "npu"
+    assert "stage 'wave'" in refused["problem"]
+
+
+def test_budget_without_time_for_a_variant_is_named(folder: Path, key: Path) -> None:
+    with pytest.raises(BuildError, match="the time of the build ended") as caught:
+        _build(folder, key, 0.0, profiles=["fp32"], budget="0.001s")
+    assert caught.value.found_in == "--budget"
+
+
+def test_variant_after_the_end_of_the_time_is_reported_as_not_finished(
+    folder: Path, key: Path
+) -> None:
+    (folder / "pipeline.toml").write_text(_PIPELINE.replace("KEEP", "0.0"))
+    now_s = [0.0]
+
+    def jump(step: BuildStep) -> None:
+        if step.what == "judged from input to output":
+            now_s[0] = 5000.0
+
+    options = BuildOptions(
+        profiles=["fp32"],
+        calibration=folder / "samples",
+        key=key,
+        output=folder / "waves-2.0.0",
+        budget="1h",
+    )
+    request = derive_request(folder / "pipeline.toml", options)
+    result = build_pipeline(folder / "pipeline.toml", request, jump, lambda: now_s[0])
+    assert [one.name for one in result.report.variants] == ["mixed"]
+    assert [(one.profile, one.is_unfinished) for one in result.refused] == [("fp32", True)]

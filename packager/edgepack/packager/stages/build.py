@@ -4,13 +4,15 @@
 2. Run the float pipeline on all samples: expected outputs, and each graph's samples.
 3. Build each stage for its profiles, with its part of the budget.
 4. Judge each variant at the end of the pipeline, on held-out samples. Where the budget does not
-   hold, the stage that costs most becomes float, until the budget holds.
+   hold, the stage that costs most becomes float, until the budget holds. Where the time of the
+   build ends, finished variants are published, and the others are named.
 5. Write the bundle, sign and rehearse it, and move it to its place, as for a single model.
 """
 
 import hashlib
 import platform
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -25,7 +27,7 @@ from edgepack.bundle.manifest import (
 )
 from edgepack.bundle.recipients import load_recipients
 from edgepack.bundle.signing_keys import load_signing_key
-from edgepack.errors import BuildError
+from edgepack.errors import BuildError, DeviceError, ProfileError
 from edgepack.packager.bundling.assemble import (
     BundleParts,
     LaidOut,
@@ -37,6 +39,7 @@ from edgepack.packager.bundling.output import check_output, disk_error, publish,
 from edgepack.packager.bundling.rehearse import Rehearsal, rehearse
 from edgepack.packager.bundling.shipped_firmware import check_firmware, check_shipped_hooks
 from edgepack.packager.pipeline.publication import BuildResult
+from edgepack.packager.pipeline.refusal import TimeEndedError, report_refusal
 from edgepack.packager.pipeline.report_composition import write_report
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.progress import BuildStep, Progress
@@ -45,11 +48,13 @@ from edgepack.packager.provenance.minimum_elements import count_elements
 from edgepack.packager.provenance.record import BuildRecord, Material, SampleSet
 from edgepack.packager.reports.report import (
     ModelReport,
+    RefusedProfile,
     Report,
     SamplesReport,
     VariantReport,
     reported_files,
 )
+from edgepack.packager.runtime.deadline import Deadline, OutOfTimeError
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.runtime.tool_versions import tool_versions
 from edgepack.packager.samples.golden_selection import MOST_SAMPLES, SIZE_LIMIT_BYTES
@@ -91,24 +96,34 @@ _NOT_YET = (
 """Options of a build that a pipeline does not take."""
 
 
-def build_pipeline(path: Path, request: BuildRequest, progress: Progress) -> BuildResult:
+def build_pipeline(
+    path: Path,
+    request: BuildRequest,
+    progress: Progress,
+    clock: Callable[[], float] = time.monotonic,
+) -> BuildResult:
     """Build, sign and rehearse the bundle of a pipeline.
 
     Args:
         path: The pipeline's file.
         request: Request for the build; its profiles are for all stages.
         progress: Called with the progress.
+        clock: Returns seconds, which `budget_s` bounds; only differences count.
 
     Raises:
         EdgepackError: Any reason for a failed build; nothing is left behind.
     """
     try:
-        return _build(path, request, progress)
+        return _build(path, request, progress, Deadline(request.budget_s, clock))
     except OSError as error:
         raise disk_error(error, request.output) from error
+    except OutOfTimeError as error:
+        raise TimeEndedError from error
 
 
-def _build(path: Path, request: BuildRequest, progress: Progress) -> BuildResult:
+def _build(
+    path: Path, request: BuildRequest, progress: Progress, deadline: Deadline
+) -> BuildResult:
     _check_options(request)
     check_output(request.output, replace=request.replace)
     key = load_signing_key(request.key)
@@ -121,13 +136,17 @@ def _build(path: Path, request: BuildRequest, progress: Progress) -> BuildResult
     with work_folder(request.output) as work, ProviderProcess() as process:
         floats = FloatPipeline(source)
         samples = open_pipeline_samples(source.wiring, request.calibration, request.evaluation)
-        expected = floats.run(samples.held_out, "reading held-out samples", progress)  # 2
+        watched = deadline.watch(progress)
+        expected = floats.run(samples.held_out, "reading held-out samples", watched)  # 2
         source = replace(source, part=task_of(source.part).settle(source.part, expected))
-        builder = StageBuilder(source, request, floats, samples, work / "stages", progress)
+        builder = StageBuilder(
+            *(source, request, floats, samples, work / "stages", progress, deadline),
+            count=len({pair for plan in plans for pair in plan.profiles.items()}),
+        )
         folder = work / "bundle"
         folder.mkdir()
-        gate = EndGate(source, samples.held_out, expected, builder, folder, work)
-        judged = tuple(_judge(gate, plan, progress) for plan in plans)  # 3, 4
+        gate = EndGate(source, samples.held_out, expected, builder, folder, work, deadline)
+        judged, refused = _judge_all(gate, plans, request, progress, deadline)  # 3, 4
         gate.remove_unused(judged)
         judged = _share(folder, judged)
         floats.session.close()
@@ -135,7 +154,7 @@ def _build(path: Path, request: BuildRequest, progress: Progress) -> BuildResult
         parts, laid_out = _lay_out(folder, source, request, samples, expected, judged)
 
         def sign(parts: BundleParts, laid_out: LaidOut) -> tuple[str, Report, BuildRecord]:
-            report = _compose_report(source, samples, parts, laid_out, judged)
+            report = _compose_report(source, samples, parts, laid_out, judged, refused)
             record = _compose_record(source, request, samples, parts, laid_out, report)
             return finish(folder, parts, laid_out, report, record, key), report, record
 
@@ -167,8 +186,44 @@ def _check_options(request: BuildRequest) -> None:
         )
 
 
-def _judge(gate: EndGate, plan: VariantPlan, progress: Progress) -> JudgedVariant:
-    judged = gate.judge(plan, progress)
+def _judge_all(
+    gate: EndGate,
+    plans: Sequence[VariantPlan],
+    request: BuildRequest,
+    progress: Progress,
+    deadline: Deadline,
+) -> tuple[tuple[JudgedVariant, ...], tuple[RefusedProfile, ...]]:
+    """Return the variants that hold the budget, and those that are refused or not finished.
+
+    Raises:
+        BuildError: A variant is refused without `keep_going`, or all variants are.
+    """
+    judged: list[JudgedVariant] = []
+    refused: list[RefusedProfile] = []
+    for plan in plans:
+        try:
+            judged.append(_judge(gate, plan, progress, deadline))
+        except (BuildError, DeviceError, ProfileError) as error:
+            is_kept = judged and isinstance(error, TimeEndedError)  # what is finished is not lost
+            if not (request.keep_going or is_kept):
+                raise
+            refused.append(report_refusal(plan.name, error))
+    if not judged:
+        reasons = "; ".join(f"{one.profile}: {one.problem}" for one in refused)
+        raise BuildError(
+            f"no variant of the pipeline could be built: {reasons}", remedy=refused[0].remedy
+        )
+    return tuple(judged), tuple(refused)
+
+
+def _judge(
+    gate: EndGate, plan: VariantPlan, progress: Progress, deadline: Deadline
+) -> JudgedVariant:
+    try:
+        deadline.check()
+        judged = gate.judge(plan, progress)
+    except OutOfTimeError as error:
+        raise TimeEndedError from error
     progress(
         BuildStep(
             what="judged from input to output", profile=plan.name, outcome=judged.agreement.words
@@ -260,6 +315,7 @@ def _compose_report(
     parts: BundleParts,
     laid_out: LaidOut,
     judged: Sequence[JudgedVariant],
+    refused: tuple[RefusedProfile, ...],
 ) -> Report:
     facts = parts.facts
     golden_count = len(parts.golden.inputs)
@@ -292,7 +348,7 @@ def _compose_report(
         variants=tuple(
             _report(one, variant) for one, variant in zip(judged, laid_out.variants, strict=True)
         ),
-        refused=(),
+        refused=refused,
         notes=tuple(notes),
         warnings=tuple(
             f"the verdict on {one.plan.name} is weak: {one.facts.accuracy.weak}."

@@ -29,6 +29,7 @@ from edgepack.number_format import format_metric
 from edgepack.packager.bundling.assemble import copy_variant
 from edgepack.packager.gates.tolerances import Seen, derive_agreements
 from edgepack.packager.progress import BuildStep, Progress
+from edgepack.packager.runtime.deadline import Deadline
 from edgepack.packager.stages.pipeline_file import FLOAT_PROFILE, PipelineSource
 from edgepack.packager.stages.plans import VariantPlan
 from edgepack.packager.stages.running_child import Ran, run_variant
@@ -90,6 +91,7 @@ class EndGate:
         builder: Builds stages.
         folder: The bundle's folder: files of stages are copied there.
         work: Folder for tensors.
+        deadline: End of the build's time.
     """
 
     def __init__(
@@ -100,9 +102,11 @@ class EndGate:
         builder: StageBuilder,
         folder: Path,
         work: Path,
+        deadline: Deadline,
     ) -> None:
         self._source, self._samples, self._expected = source, samples, expected
         self._builder, self._folder, self._work = builder, folder, work
+        self._deadline = deadline
         self._copied: dict[str, Variant] = {}
         facts = read_device_facts(ProviderConfig(allow_simulator=True))
         self._here = {one.name for one in facts.providers if one.available}
@@ -113,6 +117,7 @@ class EndGate:
 
         Raises:
             BuildError: A stage cannot be built, or the budget does not hold even in floats.
+            OutOfTimeError: The time of the build ends.
         """
         parts = tuple(self._part(stage, profile) for stage, profile in plan.profiles.items())
         trial = self._try(plan, parts, progress)
@@ -142,7 +147,7 @@ class EndGate:
         run = tuple(part if part.provider in self._here else _on_cpu(part) for part in parts)
         variant = self._join(plan.name, run)
         is_slow = any(part.provider in self._simulators for part in run)
-        limit_s = _SIMULATOR_LIMIT_S if is_slow else _LIMIT_S
+        limit_s = self._deadline.timeout_s(_SIMULATOR_LIMIT_S if is_slow else _LIMIT_S)
         ran, got = run_variant(self._folder, variant, self._samples, self._work, limit_s)
         part = self._source.part
         expected = [dict(one) for one in self._expected[: ran.count]]

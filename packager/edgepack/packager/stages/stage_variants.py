@@ -19,6 +19,7 @@ from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.pipeline.variants import prepare_variants
 from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.progress import Progress, for_profile
+from edgepack.packager.runtime.deadline import Deadline
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.stages.float_pipeline import FloatPipeline, PipelineSamples
 from edgepack.packager.stages.pipeline_file import (
@@ -38,6 +39,8 @@ class StageBuilder:
         samples: Samples; only those for calibration are used.
         work: Folder for everything that is written.
         progress: Called for each step.
+        deadline: End of the build's time; each stage gets an equal part of what is left.
+        count: Pairs of stages and profiles that are to be built.
     """
 
     def __init__(
@@ -48,9 +51,12 @@ class StageBuilder:
         samples: PipelineSamples,
         work: Path,
         progress: Progress,
+        deadline: Deadline,
+        count: int,
     ) -> None:
         self._source, self._request, self._floats = source, request, floats
         self._samples, self._work, self._progress = samples, work, progress
+        self._deadline, self._count = deadline, count
         self._built: dict[tuple[str, str], PreparedVariant] = {}
         self._recorded: dict[tuple[str, bool], Path] = {}
 
@@ -94,6 +100,7 @@ class StageBuilder:
             calibration=str(self._record(graph, is_fixed=bool(shapes))),
             shapes=shapes,
             prefer=self._request.prefer,
+            budget_s=self._share_time(),
             trust_config=self._request.trust_config,
             leave_out_pictures=True,
             allow_degraded=True,
@@ -106,6 +113,11 @@ class StageBuilder:
             other = f"another profile for '{stage}': [[variant]] in a {PIPELINE_FILE}"
             error.remedy = f"{error.remedy}; or {other}" if error.remedy else other
             raise
+
+    def _share_time(self) -> float | None:
+        """Return the seconds of a stage: an equal part, and one more part for the gate."""
+        left_s = self._deadline.left_s
+        return None if left_s is None else left_s / (max(self._count - len(self._built), 1) + 1)
 
     def _share_budget(self, profile: str, name: str, folder: Path) -> Path:
         """Write the profile with the stage's part of the pipeline's budget."""
