@@ -14,6 +14,8 @@ import pytest
 from PIL import Image
 
 from edgepack.agent import open_model
+from edgepack.agent.telemetry.drift import DriftWatch
+from edgepack.agent.telemetry.sketches import SketchRecorder
 from edgepack.bundle.manifest import decode_manifest
 from tests.integration.pages import READ_BY_RAPIDOCR, draw_page, save_pages
 from tests.integration.picture_builds import edgepack, install
@@ -66,6 +68,23 @@ def test_bundle_holds_each_stage_once_and_its_variants_share_stages(bundle: Path
     assert accuracy["npu-turns"].provider == "QNNExecutionProvider"
     package = json.loads((bundle / "manifest.json").read_bytes())
     assert sorted(package["components"]) == ["detect", "read", "turn"]
+
+
+def test_drift_is_measured_by_lines_their_length_and_their_scores(bundle: Path) -> None:
+    facts = decode_manifest((bundle / "manifest.json").read_bytes()).facts
+    recorder = SketchRecorder()
+    recorder.expect(facts.reference, facts.description)
+    (length,) = (one for one in facts.reference if one.name == "length of a line")
+    boxes = np.tile(np.array([[0, 0], [9, 0], [9, 5], [0, 5]], np.float32), (2, 1, 1))
+    texts, scores = np.full((2, 90), ord("x"), np.int32), np.ones(2, np.float32)
+    for _ in range(60):
+        recorder.next_at = 0.0
+        recorder.offer({}, {"boxes": boxes, "texts": texts, "scores": scores})
+        recorder.snapshot()
+    drift = DriftWatch().add(("d", "v", "p"), recorder.snapshot())
+    assert 5 < length.mean < 30
+    assert drift is not None
+    assert drift.features[0].words == "length of a line"
 
 
 def test_pages_are_read_as_rapidocr_reads_them(device: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from edgepack.bundle.drift import draw_features, sketch_outputs
 from edgepack.bundle.golden import Golden
 from edgepack.bundle.manifest import (
     BundleFacts,
@@ -25,6 +26,7 @@ from edgepack.bundle.manifest import (
     Variant,
     join_stages,
 )
+from edgepack.bundle.metadata import MAX_FEATURES, MAX_TENSOR_NAME, Feature
 from edgepack.bundle.recipients import load_recipients
 from edgepack.bundle.signing_keys import load_signing_key
 from edgepack.errors import BuildError, DeviceError, ProfileError
@@ -277,6 +279,7 @@ def _lay_out(
                 parts=(source.part,), inputs=(PageInput(name=picture),) if picture else ()
             ),
             pipeline=pipeline,
+            reference=() if request.encrypt_to else _draw_reference(source, expected),
         ),
         variants=(),
         golden=golden,
@@ -284,6 +287,15 @@ def _lay_out(
         firmware=request.firmware,
     )
     return parts, replace(lay_out(folder, parts), variants=joined)
+
+
+def _draw_reference(source: PipelineSource, expected: Sequence[Outputs]) -> tuple[Feature, ...]:
+    """Return features of the float pipeline's results, by which devices measure drift."""
+    part = source.part
+    found = [sketch for one in expected if (sketch := sketch_outputs(part, one)) is not None]
+    if not found or len(part.outputs[0]) > MAX_TENSOR_NAME:
+        return ()
+    return draw_features(part.outputs[0], found)[:MAX_FEATURES]
 
 
 def _count_golden(samples: PipelineSamples) -> int:

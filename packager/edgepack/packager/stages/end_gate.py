@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from edgepack.agent.config import ProviderConfig
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
+from edgepack.bundle.drift import confidence_shifts
 from edgepack.bundle.manifest import (
     Accuracy,
     Placement,
@@ -218,6 +219,7 @@ class EndGate:
                 weak=trial.agreement.doubt,
             ),
             agreements=derive_agreements([seen], described),
+            confidence=confidence_shifts([self._source.part], seen.expected, seen.got),
             tolerances={},
             placement=placement
             if placement is not None and is_here
