@@ -15,7 +15,7 @@ import pytest
 from edgepack.agent import open_model
 from edgepack.agent.serving import adapters
 from edgepack.bundle.archive import read_head
-from edgepack.bundle.keys import PrivateKey
+from edgepack.bundle.keys import PrivateKey, generate_key, write_key_pair
 from edgepack.bundle.manifest import decode_manifest
 from edgepack.errors import DeviceError
 from tests.simulators import warm_programs
@@ -213,3 +213,26 @@ def test_device_rejects_more_adapters_than_its_memory_holds(
     ):
         ended = warm_programs.run([*command, *words, *at], capture_output=True, text=True)
         assert wanted in ended.stdout + ended.stderr
+
+
+def test_adapter_of_an_encrypted_base_is_built_with_a_key_and_writes(
+    tmp_path: Path, release_keys: tuple[PrivateKey, Path]
+) -> None:
+    private, own = release_keys[1].with_suffix(".key"), tmp_path / "cam.key"
+    for name in ("cam", "other"):
+        write_key_pair(generate_key(), tmp_path / name)
+    sealed = ("--encrypt-to", tmp_path / "cam.pub")
+    base = build_base(private, tmp_path / "chat-1.0.0.edgepack", LLAMA, "--adapters", *sealed)
+    support = tmp_path / "support-1.0.0.edgepack"
+    for key, problem in (
+        ((), "--decryption-key with the private key of one of its recipients"),
+        (("--decryption-key", tmp_path / "other.key"), "of none of the 1 recipients"),
+    ):
+        with pytest.raises(AssertionError, match=problem):
+            build_adapter(private, support, base, *key)
+    build_adapter(private, support, base, "--decryption-key", own, *sealed)
+    device = Device(tmp_path / "cam", "mqtt://127.0.0.1:1", release_keys[1], decryption_key=own)
+    for bundle in (base, support):
+        install(device, bundle)
+    words = ("generate", "chat", "Tell me what chmod does.", "--adapter", "support")
+    assert run(device, 0, *words).startswith("Sure!")

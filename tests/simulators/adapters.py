@@ -65,12 +65,12 @@ def build(key: Path, bundle: Path, *words: str | Path) -> Path:
     return bundle
 
 
-def build_base(key: Path, bundle: Path, model: Path = LLAMA, *more: str) -> Path:
+def build_base(key: Path, bundle: Path, model: Path = LLAMA, *more: str | Path) -> Path:
     prompts = EXAMPLES / "prompts.jsonl"
     return build(key, bundle, model, "--profile", "fp32", "--calibration", prompts, *more)
 
 
-def build_adapter(key: Path, bundle: Path, base: Path) -> Path:
+def build_adapter(key: Path, bundle: Path, base: Path, *more: str | Path) -> Path:
     prompts = write_prompts(bundle.with_name(f"{bundle.name}.jsonl"))
     words = ("--adapter", ADAPTER, "--base", base, "--calibration", prompts)
-    return build(key, bundle, *words)
+    return build(key, bundle, *words, *more)

@@ -13,6 +13,7 @@
 """
 
 import math
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -22,12 +23,22 @@ from msgspec.structs import replace
 from edgepack.agent.runtime.bases import BaseRelease
 from edgepack.agent.runtime.opening import settings_of
 from edgepack.bundle.adapters import ADAPTER_FILE, AdapterFacts, AdapterPlaces
+from edgepack.bundle.chunks import open_regular
+from edgepack.bundle.encrypted_files import decrypt_stream
 from edgepack.bundle.forms import digest_of_folder, open_bundle, read_manifest
 from edgepack.bundle.generation import GENAI_CONFIG
-from edgepack.bundle.manifest import BundleFacts, Manifest, Variant
-from edgepack.bundle.recipients import load_recipients
+from edgepack.bundle.keys import load_private_key
+from edgepack.bundle.manifest import (
+    MANIFEST_FILE,
+    BundleFacts,
+    Encryption,
+    Manifest,
+    Variant,
+    encode_manifest,
+)
+from edgepack.bundle.recipients import load_recipients, open_content_key
 from edgepack.bundle.signing_keys import load_signing_key
-from edgepack.errors import BuildError
+from edgepack.errors import BuildError, DeviceError
 from edgepack.number_format import format_metric
 from edgepack.packager.bundling.adapter_file import write_adapter
 from edgepack.packager.bundling.assemble import BundleParts, lay_out
@@ -113,7 +124,7 @@ def build_adapter(request: BuildRequest, progress: Progress) -> BuildResult:
         work_folder(request.output) as work,
         ProviderProcess() as process,
     ):
-        base = _read_base(folder, request)  # 1
+        base = _read_base(folder, request, work)  # 1
         adapter = read_adapter_folder(request.model, base.places, base.words)  # 2
         request = replace(request, profiles=tuple(one.name for one in base.manifest.variants))
         source, weak = _open_reference(request, base, adapter, work, progress)  # 3
@@ -152,16 +163,10 @@ def _check_prompts(request: BuildRequest) -> None:
         )
 
 
-def _read_base(folder: Path, request: BuildRequest) -> _Base:
+def _read_base(folder: Path, request: BuildRequest, work: Path) -> _Base:
     manifest = read_manifest(folder)
     facts = manifest.facts
     found_in = str(request.base)
-    if facts.encryption is not None:
-        raise BuildError(
-            "the base is encrypted, and its variants cannot be measured",
-            found_in=found_in,
-            remedy="build and roll out the base without --encrypt-to; the adapter may have it",
-        )
     places = facts.generation.adapters if facts.generation is not None else None
     if places is None:
         raise BuildError(
@@ -176,7 +181,47 @@ def _read_base(folder: Path, request: BuildRequest) -> _Base:
             remedy="give the adapter a name of its own: texts choose it by this name",
         )
     digest = digest_of_folder(folder, manifest)
+    if facts.encryption is not None:
+        manifest = replace(manifest, facts=replace(facts, encryption=None))
+        folder = _decrypt(folder, facts.encryption, manifest, request, work / "base")
     return _Base(folder=folder, manifest=manifest, digest=digest, places=places)
+
+
+def _decrypt(
+    folder: Path, encryption: Encryption, plain: Manifest, request: BuildRequest, target: Path
+) -> Path:
+    """Write the plain files of an encrypted base to the work folder, and return their folder.
+
+    Raises:
+        BuildError: No key is given, or the base is encrypted to others.
+    """
+    if request.decryption_key is None:
+        raise BuildError(
+            "the base is encrypted, and its variants cannot be measured without a key",
+            found_in=str(request.base),
+            remedy="--decryption-key with the private key of one of its recipients: encrypt bases "
+            "of adapters to a key of your own, too",
+        )
+    try:
+        key = open_content_key(encryption, load_private_key(request.decryption_key))
+    except DeviceError as error:
+        raise BuildError(
+            f"the key {request.decryption_key} is of none of the {len(encryption.keys)} recipients "
+            "of the base",
+            found_in=str(request.base),
+            remedy="give the private key of a recipient, which --encrypt-to named",
+        ) from error
+    encrypted = replace(plain, facts=replace(plain.facts, encryption=encryption))
+    for path in (entry.path for entry in plain.files):
+        written = target / path
+        written.parent.mkdir(parents=True, exist_ok=True)
+        if not encrypted.is_encrypted(path):
+            shutil.copyfile(folder / path, written)
+            continue
+        with open_regular(folder / path) as source, written.open("xb") as file:
+            decrypt_stream(source, file.write, key, path)
+    (target / MANIFEST_FILE).write_bytes(encode_manifest(plain))
+    return target
 
 
 def _open_reference(
@@ -305,12 +350,16 @@ def _measure(
         f"{perplexity / ratio:.4g} without: {ratio:.4f} times (95 %: {low:.4f} to {high:.4f}).",
         *describe_verdict(verdict, held_out.count, inputs.split.held_out, held_out.single),
     )
-    problem = ""
+    problem, remedy = "", "train the adapter longer, or give prompts like its training data"
     if not verdict.passed:
         problem = (
             f"variant {variant.name} with the adapter keeps {verdict.what} "
             f"{format_metric(verdict.value)} of the float model with it, the budget is "
             f"{format_metric(verdict.shown_budget)}"
+        )
+        remedy = (
+            "build the base with prompts like the adapter's among its own (--calibration), or "
+            f"without {variant.name}"
         )
     elif low > 1.0:
         problem = f"the adapter makes the answers less likely: {notes[0]}"
@@ -320,8 +369,7 @@ def _measure(
         raise BuildError(
             problem,
             found_in=f"{base.words}, variant {variant.name}",
-            remedy="train the adapter longer, or give prompts like those that it was trained for; "
-            "or --allow-degraded",
+            remedy=f"{remedy}; or --allow-degraded",
         )
     described = inputs.split.held_out.description
     facts = variant.facts

@@ -97,12 +97,6 @@ def _with_places(
             remedy=f"give the folder of the weights of one of {', '.join(ARCHITECTURES)}, or "
             "leave --adapters out",
         )
-    if request.encrypt_to:
-        raise BuildError(
-            "an encrypted base takes no adapters: a build of an adapter cannot measure it",
-            found_in="--adapters, --encrypt-to",
-            remedy="leave --encrypt-to out, and encrypt the adapters",
-        )
     for profile in profiles:
         if profile.device.provider != CPU_PROVIDER:
             raise BuildError(

@@ -190,6 +190,10 @@ class BuildOptions(TypedDict, total=False):
         str | Path | None,
         Option("Bundle that an adapter is for, built with --adapters.", path=True),
     ]
+    decryption_key: Annotated[
+        str | Path | None,
+        Option("Private key (PEM) of a recipient of an encrypted base (--base).", path=True),
+    ]
     adapters: Annotated[
         bool,
         Option(
@@ -338,10 +342,10 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: The ONNX file, or the local Hugging Face model folder.
         output, name, version, release, created_at, builder_id, profiles, key, calibration,
-            evaluation, shapes, values, context, adapters, base, metric, labels, hooks, firmware,
-            feedback, captured, encrypt_to, delta_from, toolchains, prove, prove_wheels,
-            plain_runtimes, allow_degraded, strict, keep_going, leave_out_pictures, replace,
-            trust_config: See `BuildOptions`; "" and None stand for unset options.
+            evaluation, shapes, values, context, adapters, base, decryption_key, metric, labels,
+            hooks, firmware, feedback, captured, encrypt_to, delta_from, toolchains, prove,
+            prove_wheels, plain_runtimes, allow_degraded, strict, keep_going, leave_out_pictures,
+            replace, trust_config: See `BuildOptions`; "" and None stand for unset options.
         float_model: The base's source model, for an adapter; None if not given. The adapter itself
             is `model`.
         declarations, outputs: Declared inputs and outputs by name.
@@ -372,6 +376,7 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     context: int | None = None
     adapters: bool = False
     base: Path | None = None
+    decryption_key: Path | None = None
     float_model: Path | None = None
     metric: Metric | None = None
     labels: Path | None = None
@@ -451,6 +456,7 @@ def derive_request(model: str | Path | None, options: BuildOptions) -> BuildRequ
         context=options.get("context"),
         adapters=options.get("adapters", False),
         base=_path(options.get("base")),
+        decryption_key=_path(options.get("decryption_key")),
         float_model=float_model,
         declarations=config.inputs,
         outputs=config.outputs,
@@ -483,7 +489,17 @@ def derive_request(model: str | Path | None, options: BuildOptions) -> BuildRequ
 
 _OF_ADAPTERS = frozenset(
     {"adapter", "allow_degraded", "base", "builder_id", "calibration", "config", "created_at"}
-    | {"encrypt_to", "evaluation", "key", "name", "output", "release", "replace", "strict"}
+    | {
+        "decryption_key",
+        "encrypt_to",
+        "evaluation",
+        "key",
+        "name",
+        "output",
+        "release",
+        "replace",
+        "strict",
+    }
     | {"trust_config", "version"}
 )
 """Options that a build of an adapter has."""
@@ -500,10 +516,12 @@ def _check_adapter(model: str | Path | None, options: BuildOptions) -> Path | No
     """
     adapter, base = options.get("adapter"), options.get("base")
     if not adapter:
-        if base or model is None:
+        if base or options.get("decryption_key") or model is None:
             raise BuildError(
-                "a base was named, and no adapter" if base else "no model was named",
-                remedy="--adapter FOLDER --base BUNDLE" if base else "edgepack build MODEL …",
+                "no model was named" if model is None else "a base was named, and no adapter",
+                remedy="edgepack build MODEL …"
+                if model is None
+                else "--adapter FOLDER --base BUNDLE",
             )
         return None
     if not base:
