@@ -190,7 +190,7 @@ pins: $(RELEASE_READY)
 	$(PINS)/host.txt pyproject.toml --extra qnn --extra host --extra images --extra pkcs11
 	$(PINS)/fleet.txt pyproject.toml --extra fleet --extra postgresql
 	$(PINS)/develop.txt pyproject.toml --extra qnn --extra host --extra fleet --extra postgresql \
-		--extra images --extra pkcs11 --extra grpc --extra generative $(addprefix --group ,$(DEVELOP_GROUPS))
+		--extra images --extra pkcs11 --extra grpc --extra generative --extra json $(addprefix --group ,$(DEVELOP_GROUPS))
 	$(PINS)/develop-openvino.txt pyproject.toml --extra openvino --extra host --group build --group test
 	$(PINS)/build.txt --group build
 	$(PINS)/release.txt --group release --group build

@@ -103,6 +103,10 @@ def test_adapter_is_built_installed_and_chosen_by_its_name(
                     for one, piece in zip(written, pieces, strict=True)
                 ]
             assert written == [wanted["merged"], wanted["chat"], wanted["merged"]]
+            form = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+            closed = form | {"additionalProperties": False}
+            shaped = model.generate(MESSAGES, adapter="support", schema=closed, max_tokens=60)
+            assert isinstance(json.loads(shaped.whole().text)["ok"], bool)
             with pytest.raises(ValueError, match=r"no adapter 'law'.* which has sales, support"):
                 model.generate(MESSAGES, adapter="law")
         monkeypatch.setattr(adapters, "available_bytes", lambda: 1000)

@@ -17,6 +17,7 @@ from edgepack.agent.generation.decoding import (
     running_bytes,
 )
 from edgepack.agent.generation.fixed_decoding import open_decoding
+from edgepack.agent.generation.grammar import Grammar, Grammars, Schema
 from edgepack.agent.generation.prefixes import Prefix, Prefixes
 from edgepack.agent.generation.sampling import Sampler, Sampling, choose_sampling
 from edgepack.agent.generation.template import ChatTemplate, Message
@@ -72,6 +73,7 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
         stop: Strings that end the text.
         most_tokens: Tokens of prompt and text together, at most; 0 for the model's context.
         adapter: Name of the adapter that writes with the model; None for the model alone.
+        schema: JSON schema that the text follows; None for a free text.
     """
 
     prompt: Prompt
@@ -83,6 +85,7 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop: Sequence[str] = ()
     most_tokens: int = 0
     adapter: str | None = None
+    schema: Schema | None = None
 
 
 class PreparedText(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,12 +96,14 @@ class PreparedText(msgspec.Struct, frozen=True, kw_only=True):
         most: New tokens, at most.
         sampling: Choice of tokens.
         stop: Strings that end the text.
+        grammar: Schema that the text follows; None for a free text.
     """
 
     tokens: list[int]
     most: int
     sampling: Sampling
     stop: tuple[str, ...]
+    grammar: Grammar | None = None
 
     @property
     def capacity(self) -> int:
@@ -146,6 +151,7 @@ class TextModel:
         check_wiring(self.wiring, session)
         self.tokenizer = TextTokenizer(files[TOKENIZER], self.wiring.vocabulary)
         self.template = ChatTemplate(files)
+        self._grammars = Grammars(files[TOKENIZER], self.wiring.vocabulary, self.wiring.end_tokens)
         self._session = session
         self._owner, self._prefixes = object(), Prefixes()
 
@@ -159,7 +165,9 @@ class TextModel:
         """Check a request, and return its tokens.
 
         Raises:
-            ValueError: A value is out of range, or the prompt does not fit.
+            ValueError: A value is out of range, the prompt does not fit, or the schema cannot be
+                used.
+            GrammarError: No text can follow a schema here.
         """
         wiring, prompt = self.wiring, request.prompt
         stop = _check_stop(request.stop)
@@ -178,7 +186,13 @@ class TextModel:
         most = room if request.max_tokens is None else request.max_tokens
         if most < 1:
             raise ValueError(f"max_tokens is at least 1, not {most}")
-        return PreparedText(tokens=tokens, most=min(most, room), sampling=sampling, stop=stop)
+        return PreparedText(
+            tokens=tokens,
+            most=min(most, room),
+            sampling=sampling,
+            stop=stop,
+            grammar=None if request.schema is None else self._grammars.open(request.schema),
+        )
 
     def feeds_of(self, tokens: Sequence[int]) -> dict[str, Tensor]:
         """Return the inputs that run a text at once, with an empty cache.
@@ -286,19 +300,25 @@ class TextModel:
     def _write(
         self, prepared: PreparedText, decoding: Decoding, note_step: NoteStep
     ) -> Iterator[TextPiece]:
-        sampler = Sampler(prepared.sampling, prepared.tokens)
-        measured = SURPRISAL_TOKENS if self._is_own_sampling(prepared.sampling) else 0
+        sampler, grammar = Sampler(prepared.sampling, prepared.tokens), prepared.grammar
+        is_own = grammar is None and self._is_own_sampling(prepared.sampling)
+        measured = SURPRISAL_TOKENS if is_own else 0
         stream = TextStream(self.tokenizer, prepared.stop)
         for number in range(1, prepared.most + 1):
             began = monotonic()
             if number == 1:
                 tokens = self._take_prefix(prepared.tokens, decoding)
             logits = decoding.feed(tokens)
+            if grammar is not None:
+                grammar.restrict(logits)
             token = sampler.pick(logits)
+            if grammar is not None:
+                grammar.take(token)
             surprisal = surprisal_of(logits, token) if number <= measured else None
             note_step(monotonic() - began, surprisal)
             is_end = token in self.wiring.end_tokens
             text = "" if is_end else stream.add(token)
+            is_end = is_end or (grammar is not None and grammar.is_complete)
             is_over = is_end or stream.is_stopped or number == prepared.most
             if is_over and not stream.is_stopped:
                 text += stream.end()

@@ -13,6 +13,22 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_usage: bool = False
 
 
+class SchemaFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """Schema of a text; name, description and strictness change nothing: every schema holds."""
+
+    name: str = ""
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """Form of a text: free, any JSON object, or JSON by a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: SchemaFormat | None = None
+
+
 class TextSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that all requests for a text have.
 
@@ -25,8 +41,9 @@ class TextSettings(msgspec.Struct, frozen=True, kw_only=True):
         stream: Whether the text comes piece by piece.
         stream_options: Options of the stream.
         return_token_ids: Whether each event of a stream is a piece with its token.
+        response_format: Form of the text; None for a free text.
         n, logprobs, top_logprobs, logit_bias, presence_penalty, frequency_penalty, tools,
-            response_format, best_of, echo, suffix: Accepted only with a value that changes nothing.
+            best_of, echo, suffix: Accepted only with a value that changes nothing.
     """
 
     model: str
@@ -47,7 +64,7 @@ class TextSettings(msgspec.Struct, frozen=True, kw_only=True):
     presence_penalty: float | None = 0.0
     frequency_penalty: float | None = 0.0
     tools: list[Any] | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
     best_of: int | None = 1
     echo: bool | None = False
     suffix: str | None = None

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from edgepack.agent.config import ServerConfig
 from edgepack.agent.generation.decoding import CacheMemoryError, TextCancelledError
+from edgepack.agent.generation.grammar import GrammarError
 from edgepack.agent.runtime.bases import AdapterOutageError
 from edgepack.agent.runtime.sessions import Tensor
 from edgepack.agent.server.http_messages import FAULT, HttpError
@@ -262,7 +263,7 @@ def find_version(model: str, inference: Inference) -> str:
         HttpError: The inference failed.
     """
     error = inference.error
-    if isinstance(error, ValueError | PictureError):
+    if isinstance(error, ValueError | PictureError | GrammarError):
         raise HttpError(400, str(error)) from error
     if isinstance(error, TextCancelledError):
         raise HttpError(400, "the client ended the connection") from error

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from edgepack.agent.generation.grammar import ANY_OBJECT, Schema
 from edgepack.agent.generation.texts import Prompt, TextPiece, TextRequest
 from edgepack.agent.inference_protocol.messages import MAX_JSON_BYTES
 from edgepack.agent.inference_protocol.text_messages import (
@@ -19,6 +20,7 @@ from edgepack.agent.inference_protocol.text_messages import (
     CompletionAnswer,
     CompletionRequest,
     PromptUsage,
+    ResponseFormat,
     TextChoice,
     TextError,
     TextErrorAnswer,
@@ -40,7 +42,6 @@ _UNUSED: dict[str, tuple[Any, ...]] = {
     "presence_penalty": (None, 0),
     "frequency_penalty": (None, 0),
     "tools": (None, []),
-    "response_format": (None, {"type": "text"}),
     "best_of": (None, 1),
     "echo": (None, False),
     "suffix": (None, ""),
@@ -290,8 +291,24 @@ def _request(settings: TextSettings, prompt: Prompt, most: int | None) -> TextRe
         top_k=settings.top_k,
         top_p=settings.top_p,
         seed=settings.seed,
+        schema=_schema_of(settings.response_format),
         stop=() if stop is None else (stop,) if isinstance(stop, str) else tuple(stop),
     )
+
+
+def _schema_of(form: ResponseFormat | None) -> Schema | None:
+    """Return the schema that a text follows; None for a free text.
+
+    Raises:
+        HttpError: There is no schema.
+    """
+    if form is None or form.type == "text":
+        return None
+    if form.type == "json_object":
+        return ANY_OBJECT
+    if form.json_schema is None or form.json_schema.schema is None:
+        raise HttpError(400, "response_format has the type json_schema, and no json_schema.schema")
+    return form.json_schema.schema
 
 
 def describe_text_models(models: Iterable[HostedModel]) -> list[TextModelFacts]:

@@ -151,6 +151,11 @@ def _message(name: str, request: TextRequest) -> list[bytes]:
         "top_k": request.top_k,
         "top_p": request.top_p,
         "seed": request.seed,
+        "response_format": (
+            None
+            if request.schema is None
+            else {"type": "json_schema", "json_schema": {"schema": request.schema}}
+        ),
         "stop": stop if isinstance(stop, str) else list(stop),
         "prompt" if isinstance(prompt, str) else "messages": prompt,
     }

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from edgepack.agent.generation.grammar import Schema
 from edgepack.agent.generation.texts import Prompt, TextRequest
 from edgepack.agent.serving.text_pieces import Generation
 
@@ -25,6 +26,7 @@ class Writing(ABC):
         seed: int | None = None,
         stop: Sequence[str] = (),
         adapter: str | None = None,
+        schema: Schema | None = None,
     ) -> Generation:
         """Write a text, token by token; all tokens come from the release that serves now.
 
@@ -42,13 +44,15 @@ class Writing(ABC):
             stop: Strings that end the text, and are not part of the text.
             adapter: Name of an adapter for this model, which is a release of its own on the device;
                 None for the model alone.
+            schema: JSON schema that the text follows: a text that ends with `stop` is valid JSON
+                by it. Needs `edgepack[json]`.
 
         Returns:
             The pieces of the text. A replaced release is held for at most an hour.
 
         Raises:
             ValueError: The prompt or a value does not fit, an adapter is missing, the model writes
-                no texts, or the model is closed.
+                no texts, the schema cannot be used, or the model is closed.
             DeviceError: There is no memory for the cache or the adapter, the adapter is for another
                 release of the model, or a package is not installed.
 
@@ -70,5 +74,6 @@ class Writing(ABC):
             seed=seed,
             stop=stop,
             adapter=adapter,
+            schema=schema,
         )
         return self._begin_text(request)
