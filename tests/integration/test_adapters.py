@@ -240,3 +240,18 @@ def test_adapter_of_an_encrypted_base_is_built_with_a_key_and_writes(
         install(device, bundle)
     words = ("generate", "chat", "Tell me what chmod does.", "--adapter", "support")
     assert run(device, 0, *words).startswith("Sure!")
+
+
+def test_adapter_writes_with_a_base_of_four_bits_alone(
+    tmp_path: Path, release_keys: tuple[PrivateKey, Path]
+) -> None:
+    private = release_keys[1].with_suffix(".key")
+    more = ("--adapters", "--profile", "cpu-int4")
+    base = build_base(private, tmp_path / "chat-1.0.0.edgepack", LLAMA, *more, floats=False)
+    support = build_adapter(private, tmp_path / "support-1.0.0.edgepack", base)
+    device = Device(tmp_path / "cam", "mqtt://127.0.0.1:1", release_keys[1])
+    for bundle in (base, support):
+        install(device, bundle)
+    words = ("generate", "chat", "Tell me what chmod does.", "--max-tokens", "20")
+    assert run(device, 0, *words, "--adapter", "support").startswith("Sure!")
+    assert not run(device, 0, *words).startswith("Sure!")

@@ -65,9 +65,13 @@ def build(key: Path, bundle: Path, *words: str | Path) -> Path:
     return bundle
 
 
-def build_base(key: Path, bundle: Path, model: Path = LLAMA, *more: str | Path) -> Path:
+def build_base(
+    key: Path, bundle: Path, model: Path = LLAMA, *more: str | Path, floats: bool = True
+) -> Path:
+    """Build a base; with a float variant, unless `floats` is False."""
+    words = ("--profile", "fp32") if floats else ()
     prompts = EXAMPLES / "prompts.jsonl"
-    return build(key, bundle, model, "--profile", "fp32", "--calibration", prompts, *more)
+    return build(key, bundle, model, *words, "--calibration", prompts, *more)
 
 
 def build_adapter(key: Path, bundle: Path, base: Path, *more: str | Path) -> Path:

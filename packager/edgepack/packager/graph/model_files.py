@@ -183,7 +183,7 @@ def link(file: Path, path: Path) -> bool:
 
 
 def open_on_cpu(
-    path: Path, *, threads: int = 0, optimize: bool = True
+    path: Path, *, threads: int = 0, optimize: bool = True, prepack: bool = True
 ) -> onnxruntime.InferenceSession:
     """Open a model on the CPU provider, quietly.
 
@@ -196,12 +196,13 @@ def open_on_cpu(
         optimize: Whether ONNX Runtime may rewrite the graph; without optimization,
             Quantize/Dequantize pairs are computed unchanged, which is close to the integers of
             other providers.
+        prepack: Whether ONNX Runtime may pack weights for speed.
 
     Returns:
         The session.
     """
     options = quiet_options(threads=threads, optimize=optimize)
-    if path.with_suffix(WEIGHTS_SUFFIX).exists():
+    if not prepack or path.with_suffix(WEIGHTS_SUFFIX).exists():
         options.add_session_config_entry("session.disable_prepacking", "1")
     return cpu_session(path, options)
 

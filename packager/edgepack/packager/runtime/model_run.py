@@ -11,6 +11,7 @@ from edgepack.agent.runtime.opening import FATAL_ONLY, ProviderSettings, open_mo
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph.held_weights import save_for_session
 from edgepack.packager.graph.model_files import open_on_cpu
+from edgepack.packager.graph.source_quantization import PACKED_PRODUCT
 from edgepack.packager.runtime.provider_session import run_of_provider
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.tasks.arrays import Outputs
@@ -37,7 +38,9 @@ class ModelRunner:
         self, model: onnx.ModelProto, path: Path, *, threads: int = 0, optimize: bool = True
     ) -> None:
         save_for_session(model, path)
-        self.run = run_of(open_on_cpu(path, threads=threads, optimize=optimize))
+        # Without optimization, ONNX Runtime 1.31 computes zeros from packed weights of MatMulNBits.
+        is_sound = optimize or not any(one.op_type in PACKED_PRODUCT for one in model.graph.node)
+        self.run = run_of(open_on_cpu(path, threads=threads, optimize=optimize, prepack=is_sound))
 
     def run_all(self, samples: Samples) -> tuple[Outputs, ...]:
         """Return all samples, in order."""
