@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from edgepack.bundle.archive import pack, unpack
+from edgepack.bundle.archive import content_starts, pack, unpack
 from edgepack.bundle.manifest import (
     Manifest,
     Pipeline,
@@ -171,6 +171,11 @@ def test_archive_holds_equal_files_of_stages_once(
     files = [file.path for file in manifest.graphs[0].facts.files]
     others = [graph.folder for graph in manifest.graphs[1:]]
     assert len(links) == len(files) * len(others)
+    sizes = [(tmp_path / "a" / name).stat().st_size for name in ("manifest.json", "model.sig")]
+    starts = content_starts(manifest, *sizes)
+    with tarfile.open(tmp_path / "a.edgepack") as archive:
+        places = {one.name: one.offset_data for one in archive}
+    assert starts == places | {path: places[first] for path, first in links.items()}
     unpack(tmp_path / "a.edgepack", tmp_path / "b")
     for path, first in links.items():
         assert (tmp_path / "b" / path).samefile(tmp_path / "b" / first)
