@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from edgepack.agent import open_model
+from edgepack.agent import DeviceError, open_model
 from edgepack.bundle.chunks import entry
 from edgepack.bundle.forms import read_manifest
 from edgepack.bundle.keys import load_private_key
@@ -121,6 +121,19 @@ def test_vectors_are_those_of_sentence_transformers(served: tuple[ModelServer, s
             model.embed(LONG)
 
 
+def test_a_device_without_tokenizers_says_what_to_install_and_takes_arrays(
+    served: tuple[ModelServer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgepack.agent.serving.opened.has_tokenizers", lambda: False)
+    ids = np.array([[2, 5, 3]])
+    feeds = {"input_ids": ids, "attention_mask": ids * 0 + 1, "token_type_ids": ids * 0}
+    with open_model("sentences", served[0].state_dir, threads=1) as model:
+        with pytest.raises(DeviceError, match="need the package tokenizers") as caught:
+            model.embed("no")
+        assert "edgepack[generative]" in str(caught.value.remedy)
+        assert model.run(feeds)["last_hidden_state"].shape == (1, 3, 32)
+
+
 def test_openai_client_gets_vectors_and_understands_errors(
     served: tuple[ModelServer, str],
 ) -> None:
@@ -183,6 +196,21 @@ def test_a_device_with_another_tokenization_rejects_the_bundle(
     replace_file(bundle, key, "golden_texts.json", (built[0] / "golden_texts.json").read_bytes())
     with pytest.raises(AssertionError, match="has other tokens here than at the build"):
         install(bundle, key, tmp_path / "device")
+
+
+def test_a_quantized_encoder_is_accepted_with_texts_that_calibrated_nothing(
+    built: tuple[Path, Path], key: Path, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "small-1.0.0"
+    edgepack(
+        *("build", FOLDER / "model.onnx", "--name", "small", "--profile", "cpu"),
+        *("--prefer", "size", "--calibration", built[1], "--key", key, "-o", bundle),
+    )
+    assert read_manifest(bundle).variants[0].facts.precision != "fp32"
+    assert "6 golden texts have the build's tokens" in install(bundle, key, tmp_path / "device")
+    with open_model("small", tmp_path / "device", threads=1) as model:
+        cosines = (model.embed(TEXTS) * VECTORS).sum(axis=1)
+    assert cosines.min() > 0.99
 
 
 def replace_file(bundle: Path, key: Path, name: str, content: bytes) -> None:
