@@ -14,10 +14,12 @@ import pytest
 
 from edgepack.agent import open_model
 from edgepack.agent.serving import adapters
+from edgepack.agent.state.slots import slot_folder
+from edgepack.bundle.adapters import ADAPTER_FILE
 from edgepack.bundle.archive import read_head
 from edgepack.bundle.keys import PrivateKey, generate_key, write_key_pair
 from edgepack.bundle.manifest import decode_manifest
-from edgepack.errors import DeviceError
+from edgepack.errors import BundleError, DeviceError
 from tests.simulators import warm_programs
 from tests.simulators.adapters import (
     LLAMA,
@@ -185,6 +187,21 @@ def test_adapter_is_built_installed_and_chosen_by_its_name(
         assert journal.state == "COMMITTED"
         with open_model("chat", device.state_dir, threads=1) as model:
             text = model.generate(MESSAGES, adapter="support", **settings).whole().text
+        assert text == wanted["merged"]
+
+        pointer = device.pointer("sales")
+        assert pointer is not None
+        (file,) = slot_folder(device.state_dir, pointer.digest).rglob(ADAPTER_FILE)
+        file.write_bytes(bytes(file.stat().st_size))
+        with (
+            open_model("chat", device.state_dir, threads=1) as model,
+            pytest.raises(BundleError, match="is not what was installed"),
+        ):
+            model.generate(MESSAGES, adapter="sales")
+        wait_until(lambda: "damaged" in device.said(), device.said)  # The agent looks at once.
+        run(device, 0, "install", str(bundles["sales"]), "--soak", "0")
+        with open_model("chat", device.state_dir, threads=1) as model:
+            text = model.generate(MESSAGES, adapter="sales", **settings).whole().text
         assert text == wanted["merged"]
 
         problem = run(device, 0, "remove", "chat")

@@ -22,7 +22,7 @@ from edgepack.agent.telemetry.record import Record
 from edgepack.bundle.adapters import AdapterPlaces
 from edgepack.bundle.forms import read_manifest
 from edgepack.bundle.slot import verify_variant
-from edgepack.errors import DeviceError
+from edgepack.errors import BundleError, DeviceError
 from edgepack.wire.orders import BundleRef
 
 
@@ -99,16 +99,23 @@ class Adapters:
         return adapters_of(self._state_dir, self._base.bundle.name)
 
     def _open(self, pointer: ActivePointer) -> OpenedAdapter:
-        texts = adapt_texts(
-            self._state_dir,
-            pointer,
-            self._base,
-            self._places,
-            self._session,
-            self._texts,
-            others=len(self._opened),
-        )
-        record = self._record_of(pointer.bundle, pointer.choice.chosen, pointer.choice.provider)
+        record_of, choice = self._record_of, pointer.choice
+        try:
+            texts = adapt_texts(
+                self._state_dir,
+                pointer,
+                self._base,
+                self._places,
+                self._session,
+                self._texts,
+                others=len(self._opened),
+            )
+        except BundleError as error:  # The agent looks at the slot when it hears this.
+            damaged = record_of(pointer.bundle, choice.chosen, choice.provider)
+            damaged.troubles = (f"it cannot be opened: {error.problem}",)
+            raise
+        record = record_of(pointer.bundle, choice.chosen, choice.provider)
+        record.troubles = ()
         record.has_served = True
         facts = read_manifest(slot_folder(self._state_dir, pointer.digest)).facts
         record.sketches.expect(facts.reference, facts.description)

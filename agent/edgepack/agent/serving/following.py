@@ -471,7 +471,7 @@ class Follower:
             for key, record in list(self._records.items()):
                 is_alone = serving is not None and serving.record is record and not is_swapping
                 is_over = serving is not None and self._is_over(record)
-                troubles = self.troubles if record.model == self._name else ()
+                troubles = self.troubles if record.model == self._name else record.troubles
                 record.write(troubles, is_final=is_final or is_over, is_alone=is_alone)
                 if is_over:
                     del self._records[key]

@@ -22,6 +22,7 @@ class Record:
 
     Attributes:
         has_served: Whether the release was open for the application.
+        troubles: Why an adapter could not be opened.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Record:
         self.variant = variant
         self.provider = provider
         self.has_served = False
+        self.troubles: tuple[str, ...] = ()
         self.since = time.time()
         self.latency = Counts()
         self.sketches = SketchRecorder()
