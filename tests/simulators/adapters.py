@@ -74,7 +74,9 @@ def build_base(
     return build(key, bundle, model, *words, "--calibration", prompts, *more)
 
 
-def build_adapter(key: Path, bundle: Path, base: Path, *more: str | Path) -> Path:
+def build_adapter(
+    key: Path, bundle: Path, base: Path, *more: str | Path, adapter: Path = ADAPTER
+) -> Path:
     prompts = write_prompts(bundle.with_name(f"{bundle.name}.jsonl"))
-    words = ("--adapter", ADAPTER, "--base", base, "--calibration", prompts)
+    words = ("--adapter", adapter, "--base", base, "--calibration", prompts)
     return build(key, bundle, *words, *more)

@@ -1,13 +1,23 @@
 """An adapter is rolled out to a fleet of three devices with its base, and rolled back."""
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from edgepack.agent import open_model
 from edgepack.fleet.documents.rollouts import RolloutSettings
 from tests.integration.fleet.conftest import CAMERAS, StartAgent, edgepack
-from tests.simulators.adapters import LLAMA, MESSAGES, build_adapter, build_base
+from tests.simulators.adapters import (
+    LLAMA,
+    MESSAGES,
+    build_adapter,
+    build_base,
+    copy_adapter,
+    read_adapter,
+)
 
 DEVICES = ("cam-1", "cam-2", "cam-3")
 
@@ -30,6 +40,36 @@ def write(folder: Path, adapter: str | None) -> tuple[str, str]:
         return "".join(piece.text for piece in text), text.bundle.version
 
 
+class Streams:
+    """Texts with an adapter, one after the other on each device, until `end`."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._is_over = threading.Event()
+        self.written: list[tuple[str, str]] = []
+        self._pool = ThreadPoolExecutor(len(folders))
+        self._running = [self._pool.submit(self._write, folder) for folder in folders]
+
+    def _write(self, folder: Path) -> None:
+        with open_model("chat", folder / "state", threads=1) as model:
+            while not self._is_over.is_set():
+                settings: dict[str, Any] = {"temperature": 0.0, "max_tokens": 20}
+                with model.generate(MESSAGES, adapter="support", **settings) as text:
+                    pieces = [piece.text for piece in text]
+                    self.written.append((text.bundle.version, "".join(pieces)))
+                    time.sleep(0.02)
+
+    def end(self) -> dict[str, set[str]]:
+        """Return the different texts of each version; raise what a stream raised."""
+        self._is_over.set()
+        for one in self._running:
+            one.result()
+        self._pool.shutdown()
+        return {
+            version: {text for other, text in self.written if other == version}
+            for version, _ in self.written
+        }
+
+
 def test_adapter_is_rolled_out_to_a_fleet_of_three_and_rolled_back(
     tmp_path: Path, key_prefix: Path, serve: Callable[..., Any], start_agent: StartAgent
 ) -> None:
@@ -38,14 +78,20 @@ def test_adapter_is_rolled_out_to_a_fleet_of_three_and_rolled_back(
     other = build_base(key, tmp_path / "chat-2.0.0.edgepack", LLAMA, "--adapters")
     releases = [
         build_adapter(key, tmp_path / f"support-{version}.edgepack", own)
-        for version, own in (("1.0.0", base), ("1.1.0", base), ("2.0.0", other))
+        for version, own in (("1.0.0", base), ("2.0.0", other))
     ]
+    longer = {name: tensor * 1.5 for name, tensor in read_adapter().items()}
+    changed = copy_adapter(tmp_path / "changed", longer)
+    newer = tmp_path / "support-1.1.0.edgepack"
+    releases.insert(1, build_adapter(key, newer, base, adapter=changed))
     fleet = serve()
     for device in DEVICES:
         start_agent(fleet, device)
     fleet.wait_until(lambda: fleet.info().online == len(DEVICES), "the agents are online")
 
     for bundle in (base, *releases[:2]):
+        if bundle == releases[1]:
+            streams = Streams([tmp_path / device for device in DEVICES])
         name = fleet.roll_out(bundle, to=CAMERAS, deadline_s=400.0)
         view = fleet.wait_for(name, "FINISHED", "PAUSED")
         assert view.counts == {"COMMITTED": len(DEVICES)}, view
@@ -72,6 +118,9 @@ def test_adapter_is_rolled_out_to_a_fleet_of_three_and_rolled_back(
     view = fleet.wait_for(back.rollout, "FINISHED", "PAUSED")
     assert view.counts == {"COMMITTED": len(DEVICES)}, view
     assert versions(fleet, "support") == dict.fromkeys(DEVICES, "1.0.0")
+    texts = streams.end()  # No text was cut, and each is that of its own release.
+    assert {version: len(found) for version, found in texts.items()} == {"1.0.0": 1, "1.1.0": 1}
+    assert texts["1.0.0"] != texts["1.1.0"]
     late = "cam-4"  # Both orders come at once: the adapter waits for its base.
     start_agent(fleet, late)
     fleet.wait_until(lambda: versions(fleet, "support").get(late) == "1.0.0", "the late one has it")
