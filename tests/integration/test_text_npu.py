@@ -4,6 +4,7 @@ Qualcomm's simulator runs the graphs here; no chip was seen.
 """
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from edgepack.bundle.forms import read_manifest
 from edgepack.bundle.manifest import FixedDecoder, Variant
 from edgepack.errors import BundleError
 from tests.integration.picture_builds import edgepack
+from tests.simulators import warm_programs
 
 FOLDER = Path(__file__).parents[1] / "huggingface" / "llama"
 RECORDED = json.loads((FOLDER / "reference.json").read_text())["texts"]
@@ -128,3 +130,20 @@ def test_a_long_text_runs_in_parts_behind_a_cache(bundle: Path, variant: Variant
     with pytest.raises(BundleError, match="take 128 and 128 tokens"):
         FixedDecoderSession(graph, graph, facts)
     session.close()
+
+
+def test_shapes_of_a_chat_are_refused_with_the_way_to_bound_it(key: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "edgepack.cli", "build", str(FOLDER), "--key", str(key)]
+    command += [
+        "--profile",
+        "qnn-htp",
+        "--shape",
+        "input_ids=1,64",
+        "-o",
+        str(tmp_path / "c-1.0.0"),
+    ]
+    command += ["--calibration", str(FOLDER.with_name("prompts.jsonl"))]
+    refused = warm_programs.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "--shape input_ids" in refused.stderr
+    assert "--context TOKENS" in refused.stderr

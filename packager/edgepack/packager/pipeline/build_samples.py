@@ -243,6 +243,13 @@ def _open_given(
     if request.metric is None and request.labels is None:  # these know what outputs mean
         opened = follow_tokens(opened, source, request.declarations, request.outputs)
         if opened.samples.answers is not None and opened.samples.decoder is None:
+            if request.shapes:
+                raise BuildError(
+                    "prompts have any length, and these shapes leave no scores of the next token",
+                    found_in="--shape " + ", ".join(request.shapes),
+                    remedy="leave the shapes out: for a profile that needs fixed ones edgepack "
+                    "builds a decoder's graph itself; --context TOKENS bounds its length",
+                )
             raise BuildError(
                 "prompts are for models that score the next token, and no output is known to do so",
                 found_in=str(source.path),
