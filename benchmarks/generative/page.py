@@ -26,8 +26,8 @@ with other programs, so processor time counts, and tools write their texts in tu
 - **Drawn**: a Llama with the shape of SmolLM-135M, {drawn_mb:.0f} MB, with random weights: for
   sizes and times alone.
 
-`cpu-int4` searches for the fewest bytes within the budgets; `int4-direct` rounds by the nearest
-code first and only then searches. The weights of llama.cpp's files are rounded by ggml's own code,
+`cpu-int4` searches for the fewest bytes within the budgets; `int4-direct` rounds each weight once
+to the nearest code of 4 bits, whatever the loss, without a search. The weights of llama.cpp's files are rounded by ggml's own code,
 and their accuracy is that of the weights in the float model's graph: llama.cpp also rounds
 activations. Bytes are those of graph and weights. An empty cell or a missing row was not measured
 in this run.
