@@ -27,10 +27,10 @@ with other programs, so processor time counts, and tools write their texts in tu
   sizes and times alone.
 
 `cpu-int4` searches for the fewest bytes within the budgets; `int4-direct` rounds each weight once
-to the nearest code of 4 bits, whatever the loss, without a search. The weights of llama.cpp's files are rounded by ggml's own code,
-and their accuracy is that of the weights in the float model's graph: llama.cpp also rounds
-activations. Bytes are those of graph and weights. An empty cell or a missing row was not measured
-in this run.
+to the nearest code of 4 bits, without a search. The weights of llama.cpp's files are rounded by
+ggml's own code, and their accuracy is that of the weights in the float model's graph: llama.cpp
+also rounds activations. Bytes are those of graph and weights. An empty cell or a missing row was
+not measured in this run.
 
 ## Size and accuracy
 

@@ -16,7 +16,7 @@ PROMPT, TEXT = "prompt", "text"
 """Features of a text refer to these in place of a tensor."""
 
 GROUPS = 16
-SURPRISAL_TOKENS = 16
+SURPRISAL_TOKENS = 8
 """First tokens of a text whose mean surprisal counts: a build writes as many for each prompt."""
 
 _FACTOR, _SHIFT = 2654435761, 28

@@ -36,6 +36,9 @@ lost."""
 
 ANSWERS = Scale(metric="answer_likelihood", least=1.0 / MOST_PERPLEXITY)
 
+_PIECE_VALUES = 2**18
+"""Scores that are compared at once, if a row has fewer: 2 MB of 64-bit floats."""
+
 _MOST_NATS = 20.0
 """Of a token: what a model holds for impossible would count without end."""
 
@@ -74,6 +77,24 @@ def compare_text(expected: Tensor, got: Tensor, answer: Integers) -> TextCounts:
         got: The candidate's scores, alike; what is not a finite number counts as the worst score.
         answer: Tokens of the answer, integers (answer,).
     """
+    pieces = [
+        _compare_rows(expected[..., first:end, :], got[..., first:end, :], answer[first:end])
+        for first, end in _pieces(expected.shape)
+    ]
+    fields = TextCounts.__struct_fields__
+    return TextCounts(
+        **{name: np.concatenate([getattr(one, name) for one in pieces]) for name in fields}
+    )
+
+
+def _pieces(shape: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return where pieces of rows begin and end: 64-bit floats of all rows may fill the memory."""
+    step = max(1, _PIECE_VALUES // shape[-1])
+    return [(first, first + step) for first in range(0, shape[-2], step)]
+
+
+def _compare_rows(expected: Tensor, got: Tensor, answer: Integers) -> TextCounts:
+    """Compare some rows, with the tokens of the answer that follow these."""
     wanted, found = log_shares(expected), _finite_shares(got)
     shares = np.exp(wanted)
     best, chosen = wanted.argmax(axis=-1), found.argmax(axis=-1)

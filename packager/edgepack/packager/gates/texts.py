@@ -63,15 +63,13 @@ class TextReference:
     Args:
         decoder: Names tokens and scores.
         samples: The texts.
-        float_run: The float model.
+        expected: The scores that count, a dict per text; see `Samples.evaluated`.
     """
 
-    def __init__(self, decoder: Decoder, samples: Samples, float_run: Run) -> None:
+    def __init__(self, decoder: Decoder, samples: Samples, expected: Sequence[Outputs]) -> None:
         self._decoder = decoder
         self._samples = samples
-        self._first = [
-            samples.evaluated(index, float_run(feeds)) for index, feeds in enumerate(samples)
-        ]
+        self._expected = expected
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -88,7 +86,7 @@ class TextReference:
         """A doubt if the float model knows the answers no better than a guess among all tokens."""
         own = self.measure([self.unchanged(index) for index in range(self._samples.count)])
         perplexity = own.details[FLOAT_PERPLEXITY]
-        vocabulary = self._first[0][self._decoder.scores].shape[-1]
+        vocabulary = self._expected[0][self._decoder.scores].shape[-1]
         if perplexity < vocabulary:
             return ()
         return (
@@ -100,8 +98,8 @@ class TextReference:
 
     @property
     def first(self) -> list[Outputs]:
-        """The float model's scores that count, a dict per text."""
-        return self._first
+        """The float model's last scores, a dict per text: the others are compared at once."""
+        return [self._samples.golden(index, one) for index, one in enumerate(self._expected)]
 
     @property
     def count(self) -> int:
@@ -112,14 +110,14 @@ class TextReference:
         """Compare a candidate on a text.
 
         Returns:
-            Its scores that count, and the comparison.
+            Its last scores, and the comparison.
         """
         got = self._samples.evaluated(index, run(self._samples.read(index)))
-        return got, self._compare(got, index)
+        return self._samples.golden(index, got), self._compare(got, index)
 
     def unchanged(self, index: int) -> TextCounts:
         """Return the counts of the float model itself for a text."""
-        return self._compare(self._first[index], index)
+        return self._compare(self._expected[index], index)
 
     def measure(self, got: Sequence[TextCounts]) -> Agreement:
         """Measure how well a candidate agrees."""
@@ -127,7 +125,7 @@ class TextReference:
 
     def _compare(self, got: Outputs, index: int) -> TextCounts:
         name = self._decoder.scores
-        return compare_text(self._first[index][name], got[name], self._answer(index))
+        return compare_text(self._expected[index][name], got[name], self._answer(index))
 
     def _answer(self, index: int) -> Integers:
         tokens = self._samples.read(index)[self._decoder.tokens].reshape(-1)

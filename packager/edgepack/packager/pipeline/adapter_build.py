@@ -411,7 +411,8 @@ def _compare(inputs: EvaluationInputs, run: Run, without: Run) -> tuple[float, f
     decoder = samples.decoder
     if decoder is None:
         raise BuildError("the base has no scores of tokens", remedy="build the base again")
-    reference = TextReference(decoder, samples, inputs.float_source)
+    expected = [samples.evaluated(i, inputs.float_source(one)) for i, one in enumerate(samples)]
+    reference = TextReference(decoder, samples, expected)
     added, answers = [], []
     for index in range(samples.count):
         counts = [reference.follow(one, index)[1].got for one in (run, without)]

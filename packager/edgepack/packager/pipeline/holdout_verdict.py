@@ -49,7 +49,7 @@ def judge_on_holdout(
     """
     samples = inputs.split.held_out
     judge = CandidateJudge(inputs.float_source, samples, budgets, inputs.metric, MOST_SAMPLES)
-    got = [samples.evaluated(index, run(feeds)) for index, feeds in enumerate(samples)]
+    got = [samples.golden(index, run(feeds)) for index, feeds in enumerate(samples)]
     count = judge.count
     if inputs.labelled is not None:
         count = len(inputs.labelled.labels)
@@ -63,11 +63,8 @@ def judge_on_holdout(
         count=count,
         seen=Seen(
             errors=judge.reference.errors(got),
-            expected=tuple(
-                samples.golden(place, judge.reference.expected[place])
-                for place in inputs.split.golden
-            ),
-            got=tuple(samples.golden(place, got[place]) for place in inputs.split.golden),
+            expected=tuple(judge.reference.expected[place] for place in inputs.split.golden),
+            got=tuple(got[place] for place in inputs.split.golden),
         ),
         single=judge.reference.measure(got),
         confidence=confidence_shifts(

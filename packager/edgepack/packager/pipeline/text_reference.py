@@ -35,8 +35,8 @@ from edgepack.tasks.tokens.sketch import (
 )
 
 _MOST_PROMPTS = 128
-_MOST_TEXTS = 32
-"""Prompts that the float model continues: 512 tokens."""
+_MOST_TEXTS = 24
+"""Prompts that the float model continues: 192 tokens, half a minute of a model of 135 M weights."""
 
 _SHOWN_TOKENS = 2
 

@@ -49,7 +49,8 @@ class CandidateJudge:
 
     Where an output feeds an input, a candidate is judged on chains of inferences (`chains`).
     `reference` holds the float model's outputs of single inferences all the same, including
-    padding. A decoder is judged on texts with answers, or else on chains of tokens.
+    padding; of texts the last scores alone. A decoder is judged on texts with answers, or else on
+    chains of tokens.
 
     Args:
         float_run: The float model.
@@ -75,7 +76,8 @@ class CandidateJudge:
         self._metric = metric
         known = samples.description
         expected = [samples.evaluated(i, float_run(feeds)) for i, feeds in enumerate(samples)]
-        self.reference = Reference(expected, budgets, known)
+        single = [samples.golden(i, one) for i, one in enumerate(expected)]
+        self.reference = Reference(single, budgets, known)
         self._in_use = self.reference
         if samples.states:
             self._in_use = Reference(run_samples(float_run, samples), budgets, known)
@@ -85,11 +87,15 @@ class CandidateJudge:
         self.count = samples.count
         self._tokens: DecoderReference | None = None
         if metric is None and samples.decoder is not None:
-            self._tokens = _follow(samples, samples.decoder, float_run, most_chains)
-            if not samples.are_texts and self._tokens.count < _ENOUGH_TOKENS:  # texts end early
-                self._tokens = _follow(samples, samples.decoder, float_run, MOST_SAMPLES)
-            self.count = len(self._tokens.first)
-            self._in_use = Reference(self._tokens.first, budgets, known, self._tokens)
+            if samples.are_texts:
+                self._tokens = TextReference(samples.decoder, samples, expected)
+            else:
+                self._tokens = _follow(samples, samples.decoder, float_run, most_chains)
+                if self._tokens.count < _ENOUGH_TOKENS:  # texts end early
+                    self._tokens = _follow(samples, samples.decoder, float_run, MOST_SAMPLES)
+            first = single if samples.are_texts else self._tokens.first
+            self.count = len(first)
+            self._in_use = Reference(first, budgets, known, self._tokens)
         self._float_value = evaluate_metric(metric, float_run) if metric else 1.0
 
     def judge(
@@ -173,9 +179,7 @@ class CandidateJudge:
 
 
 def _follow(samples: Samples, decoder: Decoder, float_run: Run, most: int) -> DecoderReference:
-    """Return the float model on given texts; or its own texts for some samples, evenly spread."""
-    if samples.are_texts:
-        return TextReference(decoder, samples, float_run)
+    """Return the float model's own texts for some samples, evenly spread."""
     count = min(samples.count, most)
     begun = samples.pick([number * samples.count // count for number in range(count)])
     return TokenReference(decoder, begun, float_run)

@@ -159,7 +159,8 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         if self.answers is None or self.decoder is None:
             return outputs
         scores = outputs[self.decoder.scores]
-        return {self.decoder.scores: scores[:, -rows:] if scores.ndim > 2 else scores}
+        kept = scores[:, -rows:].copy() if scores.ndim > 2 else scores  # a view keeps all rows
+        return {self.decoder.scores: kept}
 
     def title(self, index: int) -> str:
         """Return where a sample comes from, for messages."""
