@@ -29,7 +29,7 @@ FRESH_S = 0.2
 STALLED_LOOKS = 4
 """A client that sends and reads nothing between so many looks makes room for others. Looks, since a
 loop that was busy has heard no client meanwhile."""
-MOST_REJECTED = 128
+MOST_REJECTED = 512
 """Rejected connections that stay open until their clients have read why; the oldest ends first."""
 _BUFFER_BYTES = 256 * 1024
 _SPARE_FILES = 256 + MOST_REJECTED
