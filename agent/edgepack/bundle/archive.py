@@ -75,7 +75,7 @@ def pack(folder: Path, archive_path: Path) -> None:
         if path not in listed and path not in (MANIFEST_FILE, SIGNATURE_FILE):
             raise BundleError(f"'{path}' is not in the manifest", found_in=str(folder / path))
     order = _order(listed)
-    links = _links(manifest)
+    links = find_links(manifest)
     try:
         with replacing(archive_path) as target:
             for path in order:
@@ -167,7 +167,7 @@ def read_files(archive_path: Path, names: Collection[str], limit_bytes: int) -> 
     found: dict[str, bytes] = {}
     found_in = archive_path.name
     with open_regular(archive_path) as source:
-        links = _links(_read_head(source, found_in).manifest)
+        links = find_links(_read_head(source, found_in).manifest)
         source.seek(0)
         while len(found) < len(names):
             entry = read_entry(source, links, found_in=found_in)
@@ -194,7 +194,7 @@ def content_starts(manifest: Manifest, manifest_bytes: int, signature_bytes: int
     """
     sizes = {entry.path: entry.size_bytes for entry in manifest.files}
     own = {MANIFEST_FILE: manifest_bytes, SIGNATURE_FILE: signature_bytes}
-    links = _links(manifest)
+    links = find_links(manifest)
     starts: dict[str, int] = {}
     at = 0
     for path in _order(sizes):
@@ -212,8 +212,11 @@ def _order(listed: Collection[str]) -> list[str]:
     return [MANIFEST_FILE, SIGNATURE_FILE, *sorted(listed, key=sort_key)]
 
 
-def _links(manifest: Manifest) -> dict[str, str]:
-    """Return the files of a pipeline that an earlier file has the content of, with that file."""
+def find_links(manifest: Manifest) -> dict[str, str]:
+    """Return the files of a pipeline that an earlier file has the content of, with that file.
+
+    Equal files of other models stay apart: where one is damaged, another variant serves.
+    """
     if manifest.facts.pipeline is None:
         return {}
     entries = {file.path: file for graph in manifest.graphs for file in graph.facts.files}
@@ -263,7 +266,7 @@ def _unpack_into(
     # 2
     awaited = {entry.path: entry for entry in head.manifest.files}
     missing = dict(awaited)
-    links = _links(head.manifest)
+    links = find_links(head.manifest)
     while (found := read_entry(source, links, found_in=found_in)) is not None:
         if found.path in links and found.path in missing and links[found.path] not in missing:
             missing.pop(found.path)

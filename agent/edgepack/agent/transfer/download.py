@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from itertools import groupby
 from pathlib import Path
 
@@ -48,12 +48,20 @@ class Download:
         slots: The slots.
         digest: The bundle.
         files: The files that are wanted.
+        linked: Paths of files that may be links to a file of the same content.
     """
 
-    def __init__(self, slots: Slots, digest: str, files: Iterable[FileEntry]) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        digest: str,
+        files: Iterable[FileEntry],
+        linked: Container[str] = (),
+    ) -> None:
         self._slots = slots
         self._digest = digest
-        # Files with the same content are fetched once; the others are linked at the end.
+        self._linked = linked
+        # Files with the same content are fetched once; the others are made at the end.
         by_content = sorted(files, key=lambda entry: entry.sha256)
         groups = [list(group) for _, group in groupby(by_content, key=lambda entry: entry.sha256)]
         self._files = [group[0] for group in groups]
@@ -342,7 +350,7 @@ class Download:
         for source, target in self._copies:
             path = self._path(target)
             path.parent.mkdir(parents=True, exist_ok=True)
-            if not is_executable(target.path) and _link(self._path(source), path):
+            if target.path in self._linked and _link(self._path(source), path):
                 continue
             with self._path(source).open("rb") as original, path.open("wb") as copy:
                 shutil.copyfileobj(original, copy, NOTE_EVERY_BYTES)

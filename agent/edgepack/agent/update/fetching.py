@@ -28,6 +28,7 @@ from edgepack.agent.update.offer import (
     is_active,
 )
 from edgepack.agent.update.shadow_first import why_no_room
+from edgepack.bundle.archive import find_links
 from edgepack.bundle.chunks import raise_disk_fault
 from edgepack.bundle.manifest import (
     MANIFEST_FILE,
@@ -312,7 +313,8 @@ def _open_download(context: UpdateContext) -> Download:
     manifest = context.read_manifest()
     if scratch.download is None:
         files = wanted_files(manifest, context.journal.candidates, context.journal.firmware)
-        scratch.download = Download(deps.slots, digest, files)
+        links = find_links(manifest)
+        scratch.download = Download(deps.slots, digest, files, {*links, *links.values()})
     download, is_checked = scratch.download, scratch.was_rechecked
     known = (*(entry.path for entry in manifest.files), MANIFEST_FILE, SIGNATURE_FILE)
 
