@@ -3,11 +3,13 @@
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from edgepack.agent.runtime import compatibility
-from edgepack.agent.runtime.compatibility import Precompiled, Question, find_unsupported, judge
-from edgepack.agent.runtime.providers import load_runtime
+from edgepack.agent.runtime.child import run_child
+from edgepack.agent.runtime.compatibility import Answer, Precompiled, Question, find_unsupported
+from edgepack.decoding import decode_json
 from tests.simulators.bundles import make_bundle
 from tests.simulators.manifests import CPU, QNN, make_variant
 from tests.simulators.world import World
@@ -68,7 +70,10 @@ def test_real_runtime_rejects_no_token_of_a_missing_device() -> None:
         Precompiled(variant=provider, provider=provider, device="npu", token="v2:6:2.51.0:73")
         for provider in (CPU, QNN, "VitisAIExecutionProvider")
     )
-    opinions = judge(Question(contexts=contexts), load_runtime()).opinions
+    request = msgspec.json.encode(Question(contexts=contexts))
+    ending = run_child(compatibility.CHILD, request, timeout_s=compatibility.TIMEOUT_S)
+    assert ending.answer is not None, ending.because
+    opinions = decode_json(ending.answer, Answer).opinions
     assert opinions[CPU] == "EP_NOT_APPLICABLE"
     assert opinions["VitisAIExecutionProvider"] == "no such device is here"
     assert set(opinions.values()).isdisjoint({compatibility.UNSUPPORTED})
