@@ -68,9 +68,15 @@ def swap_through(
         wait_until(lambda number=number: RELEASES[number] in seen(), server.said)  # type: ignore[misc]
 
 
+def _serving(server: ModelServer) -> str:
+    version: str = server.ask("POST", "/v2/models/tiny/infer", BODY).value["model_version"]
+    return version
+
+
 def run_client(command: list[str], server: ModelServer, pointers: list[ActivePointer]) -> None:
     """Run a program through all swaps; fail if a request failed."""
     write_pointer(server.state_dir, pointers[0])
+    wait_until(lambda: _serving(server) == RELEASES[0], server.said)
     words = [*command, str(server.path), "tiny", BODY]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

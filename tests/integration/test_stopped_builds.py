@@ -110,7 +110,8 @@ def _is_stopped_in_a_zip_file(*_: object) -> None:
         with file:
             signal.raise_signal(signal.SIGINT)  # The end of the block raises ValueError instead.
     finally:
-        half.close()  # Otherwise the finalizer raises it once more, within a later test.
+        half.close()  # Otherwise finalizers raise it once more, within a later test.
+        file.close()
 
 
 class _Finalized:

@@ -23,6 +23,7 @@ import msgspec
 
 from edgepack.bundle.chunks import open_regular
 from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
+from edgepack.bundle.links import find_links
 from edgepack.bundle.manifest import (
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
@@ -210,23 +211,6 @@ def content_starts(manifest: Manifest, manifest_bytes: int, signature_bytes: int
 
 def _order(listed: Collection[str]) -> list[str]:
     return [MANIFEST_FILE, SIGNATURE_FILE, *sorted(listed, key=sort_key)]
-
-
-def find_links(manifest: Manifest) -> dict[str, str]:
-    """Return the files of a pipeline that an earlier file has the content of, with that file.
-
-    Equal files of other models stay apart: where one is damaged, another variant serves.
-    """
-    if manifest.facts.pipeline is None:
-        return {}
-    entries = {file.path: file for graph in manifest.graphs for file in graph.facts.files}
-    firsts: dict[tuple[str, int], str] = {}
-    links: dict[str, str] = {}
-    for path in sorted(entries, key=sort_key):
-        first = firsts.setdefault((entries[path].sha256, entries[path].size_bytes), path)
-        if first != path:
-            links[path] = first
-    return links
 
 
 def _append(target: BinaryIO, folder: Path, path: str, size_bytes: int | None, linked: str) -> None:

@@ -28,8 +28,8 @@ from edgepack.agent.update.offer import (
     is_active,
 )
 from edgepack.agent.update.shadow_first import why_no_room
-from edgepack.bundle.archive import find_links
 from edgepack.bundle.chunks import raise_disk_fault
+from edgepack.bundle.links import find_links
 from edgepack.bundle.manifest import (
     MANIFEST_FILE,
     SIGNATURE_FILE,
