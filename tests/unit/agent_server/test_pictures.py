@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from edgepack.agent import DeviceError, PictureError, open_model
+from edgepack.agent.state.pointer import read_pointer
 from tests.simulators.model_server import ModelServer
 from tests.simulators.pointers import write_pointer
 from tests.simulators.waiting import wait_until
@@ -95,6 +96,8 @@ def test_an_update_between_preparation_and_inference_mixes_no_releases(
     server: ModelServer,
 ) -> None:
     picture = encoded(noise(31, 40))
+    older = read_pointer(server.state_dir, "defects")
+    assert older is not None
     with open_model("defects", server.state_dir, threads=1) as own:
         old, described = own.classify(picture), own.description
     (part,) = described.parts
@@ -111,6 +114,8 @@ def test_an_update_between_preparation_and_inference_mixes_no_releases(
         write_pointer(server.state_dir, newer)
         wait_until(has_changed)
         answers |= {served.classify(picture) for _ in range(5)}
+        write_pointer(server.state_dir, older)
+        wait_until(lambda: served.classify(picture) == old)
     assert len(answers) == 2
     (new,) = answers - {old}
     assert all(label.name.startswith("new ") for label in new)
