@@ -459,7 +459,7 @@ def test_counts_are_what_a_recount_gives_whatever_is_told(world: World) -> None:
 
 
 def test_value_of_texts_waits_for_enough_texts() -> None:
-    """Twenty tokens come with the second text, and a value of first tokens needs twenty texts."""
+    """Five texts have inferences enough for `p95`, and a value of first tokens needs twenty."""
     told = ReleaseMeasurements()
     for number in range(5):
         texts = LatencyRecorder()
