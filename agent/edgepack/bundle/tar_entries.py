@@ -93,7 +93,7 @@ def read_entry(
     kind = header[156:157]
     is_link = path in links
     if is_link and (kind != b"1" or _text(header[157:257], found_in) != links[path]):
-        raise BundleError(f"{path!a} is no hard link to {links[path]!a}", found_in=found_in)
+        raise BundleError(f"{path!a} must be a hard link to {links[path]!a}", found_in=found_in)
     if kind != b"0" and not is_link:
         what = _KINDS.get(kind, f"of the unknown type {kind!r}")
         raise BundleError(f"{path!a} is {what}; a bundle has only regular files", found_in=found_in)

@@ -72,7 +72,7 @@ class Grammar:
     def _failed(self) -> DeviceError:
         reason = _first_line(self._matcher.get_error())
         return DeviceError(
-            f"the text cannot go on by its schema: {reason}",
+            f"the schema allows no next token: {reason}",
             remedy="give a simpler schema, with fewer alternatives and shorter patterns",
         )
 
