@@ -1,5 +1,7 @@
 """An adapter and its base on a device: which variant fits, what is awaited, what is rejected."""
 
+import errno
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,13 +11,14 @@ import pytest
 
 from edgepack.agent.config import ProviderConfig
 from edgepack.agent.runtime.adapters import read_adapter
-from edgepack.agent.runtime.bases import base_basis, find_base
+from edgepack.agent.runtime.bases import base_basis, find_base, find_base_of
 from edgepack.agent.runtime.matching import match_here
 from edgepack.agent.state.pointer import ActivePointer
+from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.update.context import UpdateContext, Wait
 from edgepack.agent.update.fetching import _wait_for_base
 from edgepack.bundle.adapters import AdaptedPart, AdaptedProduct, AdapterFacts, AdapterPlaces
-from edgepack.bundle.manifest import BundleFacts, Manifest
+from edgepack.bundle.manifest import MANIFEST_FILE, BundleFacts, Manifest
 from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import BundleError, DeviceError
 from edgepack.packager.bundling.adapter_file import write_adapter
@@ -74,6 +77,27 @@ def test_adapter_takes_the_variant_that_its_base_runs(tmp_path: Path, base: Acti
     assert base_basis(state, "chat")["base"].startswith(f"chat {base.bundle.version}")
     assert base_basis(state, "") == {}
     assert base_basis(state, "gone") == {"base": "nothing serves"}
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOENT])
+def test_only_a_failing_disk_is_no_verdict_on_the_base(
+    tmp_path: Path, base: ActivePointer, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    real = os.open
+
+    def fail(path: Path, flags: int) -> int:
+        if Path(path).name == MANIFEST_FILE:
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path, flags)
+
+    state = tmp_path / "state"
+    assert find_base_of(slot_folder(state, base.digest)) is None
+    monkeypatch.setattr("edgepack.bundle.chunks.os.open", fail)
+    expected = OSError if number == errno.EIO else BundleError
+    with pytest.raises(expected):
+        find_base(state, adapter_of(base.digest))
+    with pytest.raises(expected):
+        find_base_of(slot_folder(state, base.digest))
 
 
 def test_adapter_waits_only_for_a_base_on_its_way(tmp_path: Path, base: ActivePointer) -> None:

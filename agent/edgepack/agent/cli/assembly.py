@@ -60,10 +60,9 @@ from edgepack.agent.telemetry.readings import highest_temperature_c
 from edgepack.agent.update.dependencies import DISK_PATIENCE_S, AgentDependencies, Link, Tools
 from edgepack.agent.update.models import Models
 from edgepack.agent.update.work import InlineWorker, ThreadWorker, Worker
-from edgepack.bundle.chunks import raise_disk_fault
 from edgepack.bundle.manifest import Variant
 from edgepack.bundle.trust import TrustPolicy
-from edgepack.errors import BundleError, DeviceError, EdgepackError
+from edgepack.errors import DeviceError, EdgepackError
 from edgepack.halt import Halt
 from edgepack.wire.reports import DeviceFacts, ProbeResult
 
@@ -403,8 +402,6 @@ def _probe(
     try:
         base = find_base_of(folder)
     except EdgepackError as error:
-        if isinstance(error, BundleError):
-            raise_disk_fault(error)  # A disk that fails is no verdict: the probe is tried again.
         return wrong_result(variant, error.problem)
     return verdicts.get_or_probe(
         probe_cache_key(folder.name, variant, facts, threads=threads, pillow=pillow_of(folder)),

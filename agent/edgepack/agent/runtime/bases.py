@@ -11,7 +11,7 @@ import msgspec
 from edgepack.agent.state.pointer import ActivePointer, read_pointer
 from edgepack.agent.state.slots import slot_folder
 from edgepack.bundle.adapters import AdapterFacts
-from edgepack.bundle.chunks import read_bounded
+from edgepack.bundle.chunks import raise_disk_fault, read_bounded
 from edgepack.bundle.manifest import (
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
@@ -19,7 +19,7 @@ from edgepack.bundle.manifest import (
     Variant,
     decode_manifest,
 )
-from edgepack.errors import DeviceError
+from edgepack.errors import BundleError, DeviceError
 
 
 class AdapterOutageError(DeviceError):
@@ -79,7 +79,8 @@ def find_base(state_dir: Path, manifest: Manifest) -> BaseRelease | None:
         manifest: The adapter's.
 
     Raises:
-        DeviceError: The base does not serve, or in another release, or cannot be read.
+        OSError: The disk is full, read-only or fails: no verdict on the base.
+        DeviceError: The base does not serve, or in another release.
         BundleError: The manifest of the base is damaged.
     """
     facts = manifest.facts
@@ -89,12 +90,13 @@ def find_base(state_dir: Path, manifest: Manifest) -> BaseRelease | None:
     pointer = read_pointer(state_dir, adapter.base)
     pointer = check_base(adapter, f"{facts.name} {facts.version}", pointer)
     folder = slot_folder(state_dir, pointer.digest)
+    chosen = pointer.choice.chosen
     try:
-        content = read_bounded(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES)
-        variant = decode_manifest(content).variant(pointer.choice.chosen)
-    except (OSError, KeyError) as error:
-        raise DeviceError(
-            f"the base {adapter.words} cannot be read now: {error}", found_in=str(folder)
+        variant = _read_manifest(folder).variant(chosen)
+    except KeyError as error:
+        raise BundleError(
+            f"the manifest of the base {adapter.words} has no variant '{chosen}'",
+            found_in=str(folder),
         ) from error
     return BaseRelease(folder=str(folder), variant=variant)
 
@@ -103,13 +105,17 @@ def find_base_of(folder: Path) -> BaseRelease | None:
     """Return the base of an adapter in a slot; None for a model that runs by itself.
 
     Raises:
-        DeviceError, BundleError: See `find_base`.
+        OSError, DeviceError, BundleError: See `find_base`.
     """
+    return find_base(folder.parent.parent, _read_manifest(folder))
+
+
+def _read_manifest(folder: Path) -> Manifest:
     try:
-        content = read_bounded(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES)
-    except FileNotFoundError:
-        return None
-    return find_base(folder.parent.parent, decode_manifest(content))
+        return decode_manifest(read_bounded(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES))
+    except BundleError as error:
+        raise_disk_fault(error)
+        raise
 
 
 def base_basis(state_dir: Path, base: str) -> dict[str, str]:

@@ -46,7 +46,6 @@ from edgepack.agent.server.regions import Regions
 from edgepack.agent.server.statistics import Statistics, Stopwatch
 from edgepack.agent.server.text_answers import TextAnswers
 from edgepack.decoding import decode_json
-from edgepack.pictures.answers import reads_pages
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +210,6 @@ class Answers(TextAnswers):
         """Answer a picture; the answer comes later."""
         watch = Stopwatch()
         model = self._model(call)
-        serving = model.follower.serving
 
         def encode(inference: Inference, version: str) -> Response:
             answer = inference.answer
@@ -226,7 +224,7 @@ class Answers(TextAnswers):
                     labels=answer.labels,
                     boxes=answer.boxes,
                     text=answer.text,
-                    lines=answer.lines if reads_pages(serving.description) else None,
+                    lines=answer.lines if inference.reads_pages else None,
                 )
             )
 

@@ -22,6 +22,7 @@ from edgepack.agent.serving.answers import answer_picture
 from edgepack.agent.serving.following import Follower
 from edgepack.agent.serving.model_session import HOLD_S, MAX_HOLD_S, ModelSession
 from edgepack.errors import EdgepackError, PictureError
+from edgepack.pictures.answers import reads_pages
 from edgepack.pictures.results import Answer
 from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.orders import BundleRef
@@ -50,6 +51,7 @@ class Inference:
         watch: Times.
         outputs: Outputs once the inference has run.
         answer: Answer to the picture, likewise.
+        reads_pages: True if the release that ran reads the lines of pages.
         bundle: Release that ran.
         error: What the inference raised.
     """
@@ -66,6 +68,7 @@ class Inference:
     ) -> None:
         self.feeds, self.session, self.watch, self.picture = feeds, session, watch, picture
         self.answer: Answer | None = None
+        self.reads_pages = False
         self.outputs: Mapping[str, Tensor] = {}
         self.bundle: BundleRef | None = None
         self.error: Exception | None = None
@@ -91,6 +94,7 @@ class Inference:
         serving = follower.serving
         self.bundle = serving.pointer.bundle
         if self.picture is not None:
+            self.reads_pages = reads_pages(serving.description)
             self.answer = answer_picture(serving, self.picture)
         else:
             self.outputs = serving.run(self.feeds)
