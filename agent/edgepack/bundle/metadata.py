@@ -10,7 +10,8 @@ import msgspec
 
 from edgepack.bundle.adapters import AdapterFacts
 from edgepack.bundle.generation import GENAI_CONFIG, GOLDEN_TEXTS, TOKENIZER, Generation
-from edgepack.stages.wiring import StageName, Wiring
+from edgepack.stages.loops import StageName
+from edgepack.stages.wiring import Wiring
 from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription, TaskOutputs
 
 FORMAT_VERSION = 1

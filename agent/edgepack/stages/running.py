@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from edgepack.stages.decoding import Decoder, RunGraph, write_text
 from edgepack.stages.steps import Shapes, Value, run_step
 from edgepack.stages.wiring import Argmax, Boxes, Ctc, Keep, Node, StageWiring, Wiring, order_nodes
 from edgepack.tasks.arrays import Tensor
 
-RunGraph = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 Record = Callable[[str, Mapping[str, Tensor]], None]
 """Takes the name of a stage, and what the stage is given."""
 
@@ -39,57 +39,63 @@ def run_wiring(
     values: dict[str, Value] = dict(feeds)
     for node in order_nodes(wiring):
         if isinstance(node, StageWiring):
-            values |= _run_stage(node, graphs[node.name], values, record)
+            values |= _run_stage(wiring, node, graphs, values, record)
         else:
             values |= run_step(node, values, shapes)
     return {name: np.ascontiguousarray(values[name]) for name in wiring.outputs}
 
 
 def _run_stage(
-    stage: StageWiring, run: RunGraph, values: Mapping[str, Value], record: Record | None
+    wiring: Wiring,
+    stage: StageWiring,
+    graphs: Mapping[str, RunGraph],
+    values: Mapping[str, Value],
+    record: Record | None,
 ) -> dict[str, Value]:
-    given = {name: values[tensor] for name, tensor in stage.inputs.items()}
+    given = {tensor: values[tensor] for tensor in stage.reads}
     counts = [len(value) for value in given.values() if isinstance(value, list)]
     made: list[dict[str, Tensor]] = []
     for item in range(counts[0] if counts else 1):
-        feeds = {
+        tensors = {
             name: value[item] if isinstance(value, list) else value for name, value in given.items()
         }
-        made.append(
-            _repeat(stage, run, feeds, record) if stage.loop else _ask(stage, run, feeds, record)
-        )
+        made.append(_run_once(wiring, stage, graphs, tensors, record))
     named = stage.outputs.items()
     if counts:
         return {tensor: [one[name] for one in made] for name, tensor in named}
     return {tensor: made[0][name] for name, tensor in named}
 
 
-def _ask(
-    stage: StageWiring, run: RunGraph, feeds: Mapping[str, Tensor], record: Record | None
+def _run_once(
+    wiring: Wiring,
+    stage: StageWiring,
+    graphs: Mapping[str, RunGraph],
+    tensors: Mapping[str, Tensor],
+    record: Record | None,
 ) -> dict[str, Tensor]:
-    if record is not None:
-        record(stage.name, feeds)
-    return run(feeds)
+    """Run a graph, or write the text of a decoder, which has the name of its logits."""
 
+    def asker(name: str) -> RunGraph:
+        def ask(feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            if record is not None:  # Of several texts that are followed, one tells enough.
+                record(name, {key: one[:1] for key, one in feeds.items()} if stage.loop else feeds)
+            return graphs[name](feeds)
 
-def _repeat(
-    stage: StageWiring, run: RunGraph, feeds: Mapping[str, Tensor], record: Record | None
-) -> dict[str, Tensor]:
-    """Return the text of a decoder, by the name of its logits: the likeliest token each time."""
-    loop, (logits,) = stage.loop, stage.outputs
-    if loop is None:
-        raise ValueError(f"{stage.words} is not repeated")
-    tokens = list(loop.start)
-    for place in range(loop.most):
-        text = np.array([tokens], np.int64)
-        row = _ask(stage, run, {**feeds, loop.tokens: text}, record)[logits][0, -1]
-        scores = np.array(row, np.float64)
-        hidden = (*loop.suppress, *(() if place else loop.suppress_first))
-        scores[[token for token in hidden if token < scores.size]] = -np.inf
-        tokens.append(int(scores.argmax()))
-        if tokens[-1] == loop.end:
-            break
-    return {logits: np.array([tokens], np.int64)}
+        return ask
+
+    def feed(one: StageWiring) -> dict[str, Tensor]:
+        return {name: tensors[tensor] for name, tensor in one.inputs.items()}
+
+    if stage.loop is None:
+        return asker(stage.name)(feed(stage))
+    (logits,) = stage.outputs
+    then = wiring.continuing(stage)
+    decoder = Decoder(
+        *(stage.loop, logits, asker(stage.name), feed(stage)),
+        proceed=None if then is None else asker(then.name),
+        kept={} if then is None else feed(then),
+    )
+    return {logits: np.array([write_text(stage.loop, decoder)], np.int64)}
 
 
 def shapes_of_inputs(
@@ -143,3 +149,18 @@ def _specs_of_step(step: Node, specs: Mapping[str, Spec]) -> dict[str, Spec]:
     if isinstance(step, Argmax) and step.input in specs:
         return {step.output: ("int64", specs[step.input][1][:-1])}
     return {}
+
+
+def tensors_of_graph(wiring: Wiring, stage: StageWiring) -> tuple[set[str], set[str]]:
+    """Return the inputs of a stage's graph that are given, and the outputs that are used."""
+    fed, used = set(stage.inputs), set(stage.outputs)
+    if stage.loop is not None:
+        fed.add(stage.loop.tokens)
+        if stage.loop.cache is not None:
+            used |= set(stage.loop.cache.first.values())
+    for other in wiring.stages:
+        if other.loop is None or other.loop.cache is None or other.loop.cache.stage != stage.name:
+            continue
+        fed |= {other.loop.tokens, *other.loop.cache.first}
+        used |= {*other.outputs, *other.loop.cache.next.values()}
+    return fed, used

@@ -9,19 +9,14 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from edgepack.stages.loops import Cache, Loop, StageName, TensorName
+
 MAX_STAGES = 16
 MAX_STEPS = 64
 MAX_ENDS = 16
-MAX_TENSOR = 200
 MAX_CHARACTERS = 32_768
 MAX_LINE = 4096
 """Width of a line in pixels at most, by default; a graph's work grows with the width."""
-
-TensorName = Annotated[
-    str, msgspec.Meta(pattern=r"\A[^\x00-\x1f\x7f-\x9f]+\Z", max_length=MAX_TENSOR)
-]
-TokenNumber = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
-StageName = Annotated[str, msgspec.Meta(pattern=r"\A[a-z][a-z0-9_-]{0,39}\Z")]
 
 Dtype = Literal["float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "bool"]
 _Side = Annotated[int, msgspec.Meta(ge=1, le=2**14)]
@@ -53,26 +48,6 @@ class PipelineInput(_Strict, frozen=True, kw_only=True, omit_defaults=True):
     shape: Annotated[tuple[int | str, ...], msgspec.Meta(max_length=8)] = (1, "height", "width", 3)
 
 
-class Loop(_Strict, frozen=True, kw_only=True, omit_defaults=True):
-    """Repetition of a decoder: each run adds the likeliest token, until the text ends.
-
-    Attributes:
-        tokens: Input int64 (1, tokens) of the graph: all tokens so far.
-        start: Tokens that a text begins with.
-        end: Token that ends a text.
-        most: Tokens that are added at most.
-        suppress: Tokens that are never added.
-        suppress_first: Tokens that are not added first.
-    """
-
-    tokens: TensorName
-    start: Annotated[tuple[TokenNumber, ...], msgspec.Meta(min_length=1, max_length=64)]
-    end: TokenNumber
-    most: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 64
-    suppress: Annotated[tuple[TokenNumber, ...], msgspec.Meta(max_length=1024)] = ()
-    suppress_first: Annotated[tuple[TokenNumber, ...], msgspec.Meta(max_length=1024)] = ()
-
-
 class StageWiring(_Strict, frozen=True, kw_only=True):
     """Graph of a pipeline.
 
@@ -80,13 +55,14 @@ class StageWiring(_Strict, frozen=True, kw_only=True):
         name: Name of the stage; it names a component of the package.
         inputs: By input of the graph the tensor that it takes.
         outputs: By output of the graph the tensor that it gives; further outputs are not used.
+            A graph that continues the loop of another stage has none.
         loop: Of a decoder that is run again and again: `inputs` are then all others, `outputs` has
             the logits (1, tokens, vocabulary) alone, and its tensor is the text, int64 (1, tokens).
     """
 
     name: StageName
-    inputs: Annotated[dict[TensorName, TensorName], msgspec.Meta(min_length=1, max_length=256)]
-    outputs: Annotated[dict[TensorName, TensorName], msgspec.Meta(min_length=1, max_length=256)]
+    inputs: Annotated[dict[TensorName, TensorName], msgspec.Meta(max_length=256)]
+    outputs: Annotated[dict[TensorName, TensorName], msgspec.Meta(max_length=256)]
     loop: Loop | None = None
 
     @property
@@ -342,6 +318,13 @@ class Wiring(_Strict, frozen=True, kw_only=True):
     stages: Annotated[tuple[StageWiring, ...], msgspec.Meta(min_length=1, max_length=MAX_STAGES)]
     steps: Annotated[tuple[Step, ...], msgspec.Meta(max_length=MAX_STEPS)] = ()
 
+    def continuing(self, stage: StageWiring) -> StageWiring | None:
+        """Return the stage that continues the loop of a decoder; None without a cache."""
+        if stage.loop is None or stage.loop.cache is None:
+            return None
+        name = stage.loop.cache.stage
+        return next((one for one in self.stages if one.name == name), None)
+
     @property
     def picture(self) -> str:
         """Return the input that takes a picture; "" without such an input."""
@@ -367,21 +350,14 @@ def order_nodes(wiring: Wiring) -> tuple[Node, ...]:
         WiringError: Two stages have a name, two nodes give a tensor, a tensor comes from nowhere,
             or nodes wait for each other.
     """
-    nodes: tuple[Node, ...] = (*wiring.stages, *wiring.steps)
     names = [stage.name for stage in wiring.stages]
     for name in names:
         if names.count(name) > 1:
             raise WiringError(
                 f"{names.count(name)} stages have the name '{name}'", "give each stage its own name"
             )
+    nodes: tuple[Node, ...] = (*_running_stages(wiring), *wiring.steps)
     made_by: dict[str, str] = {one.name: "the inputs" for one in wiring.inputs}
-    for stage in wiring.stages:
-        if stage.loop is not None and (len(stage.outputs) > 1 or stage.loop.tokens in stage.inputs):
-            raise WiringError(
-                f"{stage.words} is a loop with {len(stage.outputs)} outputs and the inputs "
-                f"{', '.join(stage.inputs)}",
-                "name the output with the logits alone, and no tensor for the input of the tokens",
-            )
     for node in nodes:
         for tensor in node.writes:
             if tensor in made_by:
@@ -400,6 +376,61 @@ def order_nodes(wiring: Wiring) -> tuple[Node, ...]:
                 f"name one of the {len(made_by)} tensors: {', '.join(sorted(made_by))}",
             )
     return _sort(nodes, {one.name for one in wiring.inputs})
+
+
+def _running_stages(wiring: Wiring) -> tuple[StageWiring, ...]:
+    """Return the stages that run by themselves, without those that continue a loop.
+
+    Raises:
+        WiringError: A loop, or what continues it, does not fit.
+    """
+    continuing = set[str]()
+    for stage in wiring.stages:
+        loop = stage.loop
+        if loop is None:
+            continue
+        if len(stage.outputs) != 1 or loop.tokens in stage.inputs:
+            raise WiringError(
+                f"{stage.words} is a loop with {len(stage.outputs)} outputs and the inputs "
+                f"{', '.join(stage.inputs)}",
+                "name the output with the logits alone, and no tensor for the input of the tokens",
+            )
+        if loop.written >= len(loop.start):
+            raise WiringError(
+                f"{stage.words} counts {loop.written} of {len(loop.start)} first tokens as added",
+                "the first token of start is given: written is smaller",
+            )
+        if loop.cache is not None:
+            continuing.add(loop.cache.stage)
+            _check_cache(wiring, stage, loop, loop.cache)
+    for stage in wiring.stages:
+        if not stage.outputs and stage.name not in continuing:
+            raise WiringError(
+                f"{stage.words} has no outputs, and no loop has it as its cache",
+                "name the outputs that other stages take",
+            )
+    return tuple(stage for stage in wiring.stages if stage.name not in continuing)
+
+
+def _check_cache(wiring: Wiring, stage: StageWiring, loop: Loop, cache: Cache) -> None:
+    found = wiring.continuing(stage)
+    if found is None or found is stage or found.outputs or found.loop:
+        raise WiringError(
+            f"{stage.words} is continued by '{cache.stage}', which is "
+            f"{'not a stage without outputs' if found else 'no stage'}",
+            "name a stage without outputs",
+        )
+    known = {*found.inputs, *cache.first, loop.tokens}
+    if len(known) != len(found.inputs) + len(cache.first) + 1 or set(cache.next) - set(cache.first):
+        raise WiringError(
+            f"{found.words} is given an input twice, or a value without a first one",
+            "wire each input by inputs, or by first and next of the cache",
+        )
+    if odd := set(found.reads) - set(stage.reads):
+        raise WiringError(
+            f"{found.words} takes '{min(odd)}', which {stage.words} does not take",
+            f"take tensors that {stage.words} takes: {', '.join(sorted(stage.reads))}",
+        )
 
 
 def _sort(nodes: tuple[Node, ...], known: set[str]) -> tuple[Node, ...]:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image, ImageDraw
 
+from edgepack.stages.loops import Loop
 from edgepack.stages.pixels import cut_out, resize
 from edgepack.stages.running import run_wiring
 from edgepack.stages.steps import Value, run_step
@@ -16,7 +17,6 @@ from edgepack.stages.wiring import (
     Boxes,
     Ctc,
     Keep,
-    Loop,
     PipelineInput,
     Resize,
     StageWiring,
@@ -147,7 +147,7 @@ def test_decoder_is_repeated_until_its_text_ends() -> None:
                 name="decoder",
                 inputs={"states": "e"},
                 outputs={"logits": "t"},
-                loop=Loop(tokens="ids", start=(5,), end=2, most=9, suppress=(4,)),
+                loop=Loop(tokens="ids", start=(5,), end=(2,), most=9, suppress=(4,)),
             ),
         ),
     )

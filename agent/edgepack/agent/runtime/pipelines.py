@@ -1,6 +1,6 @@
 """A pipeline, loaded stage by stage and run as a single model (`opening`)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from edgepack.agent.runtime.placement import LeftNode
@@ -8,7 +8,7 @@ from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.agent.runtime.sessions import Session, SessionTensor, Tensor, check_feeds
 from edgepack.bundle.manifest import Placement, Variant
 from edgepack.errors import DeviceError
-from edgepack.stages.running import Record, run_wiring, shapes_of_inputs, specs_of
+from edgepack.stages.running import Record, run_wiring, shapes_of_inputs, specs_of, tensors_of_graph
 from edgepack.stages.wiring import Wiring
 
 
@@ -27,9 +27,9 @@ class PipelineSession(Session):
     def __init__(self, wiring: Wiring, stages: Mapping[str, Session], provider: str) -> None:
         for stage in wiring.stages:
             session = stages[stage.name]
-            fed = {**stage.inputs, **({stage.loop.tokens: ""} if stage.loop else {})}
+            fed, made = tensors_of_graph(wiring, stage)
             _check_tensors(stage.name, fed, session.inputs, "input", are_all=True)
-            _check_tensors(stage.name, stage.outputs, session.outputs, "output", are_all=False)
+            _check_tensors(stage.name, made, session.outputs, "output", are_all=False)
             found = session.placement
             if found.verified and not found.taken and session.provider != CPU_PROVIDER:
                 raise DeviceError(
@@ -145,7 +145,7 @@ def _check_filled(feeds: Mapping[str, Tensor]) -> None:
 
 def _check_tensors(
     stage: str,
-    wired: Mapping[str, str],
+    wired: Collection[str],
     tensors: tuple[SessionTensor, ...],
     kind: str,
     *,

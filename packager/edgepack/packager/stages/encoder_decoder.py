@@ -1,6 +1,7 @@
 """Folders of Optimum with an encoder and a decoder (T5, BART, Whisper), as pipelines.
 
-The decoder without a cache is used: it is run with all tokens so far for each new token.
+A decoder with a cache, `decoder_with_past_model.onnx`, continues the text where the folder has it.
+Without it, the decoder is run with all tokens so far for each new token.
 """
 
 from pathlib import Path
@@ -11,15 +12,18 @@ import onnx
 
 from edgepack.decoding import decode_json
 from edgepack.errors import BuildError
+from edgepack.packager.stages.generation_settings import read_rules
 
 CONFIG = "config.json"
 _ENCODER, _DECODER = "encoder_model.onnx", "decoder_model.onnx"
+_WITH_CACHE = "decoder_with_past_model.onnx"
 _DECODERS = "decoder*_model*.onnx"
 """Also decoders with a cache."""
 _GENERATION = "generation_config.json"
 _MOST_BYTES = 4 * 1024 * 1024
-_MOST_TOKENS = 64
-"""Tokens of a text where the folder states no `max_new_tokens`."""
+_PAST, _PRESENT = "past_key_values.", "present."
+_FROM_CONFIG = ("decoder_start_token_id", "eos_token_id")
+"""Settings that are in `config.json` where `generation_config.json` lacks them."""
 
 _DTYPES: dict[int, str] = {
     onnx.TensorProto.FLOAT: "float32",
@@ -84,16 +88,9 @@ def describe_folder(folder: Path) -> dict[str, Any]:
     Raises:
         BuildError: A file is malformed, or the decoder is another than Optimum's.
     """
-    settings = {**_read(folder / CONFIG), **_read(folder / _GENERATION)}
-    start, end = settings.get("decoder_start_token_id"), settings.get("eos_token_id")
-    end = end[0] if isinstance(end, list) and end else end
-    if not isinstance(start, int) or not isinstance(end, int):
-        raise BuildError(
-            f"the folder states no start and end of a text: decoder_start_token_id is {start!r}, "
-            f"eos_token_id is {end!r}",
-            found_in=str(folder / _GENERATION),
-            remedy="write both there, as whole numbers",
-        )
+    config, settings = _read(folder / CONFIG), _read(folder / _GENERATION)
+    settings = {name: config.get(name) for name in _FROM_CONFIG} | (settings or config)
+    loop = {"tokens": _TOKENS, **read_rules(settings, folder / _GENERATION)}
     encoder, decoder = (_open(folder / name) for name in (_ENCODER, _DECODER))
     taken = [one.name for one in decoder.graph.input]
     known = {_TOKENS: "", **_FROM_ENCODER}
@@ -105,15 +102,9 @@ def describe_folder(folder: Path) -> dict[str, Any]:
             remedy="export with optimum-cli and its task without '-with-past', or write a "
             f"pipeline.toml{'' if _TOKENS not in taken else f' that wires {odd[0]}'}",
         )
-    forced = settings.get("forced_decoder_ids") or []
-    loop = {
-        "tokens": _TOKENS,
-        "start": [start, *(token for _, token in forced if isinstance(token, int))],
-        "end": end,
-        "most": settings.get("max_new_tokens") or _MOST_TOKENS,
-        "suppress": settings.get("suppress_tokens") or [],
-        "suppress_first": settings.get("begin_suppress_tokens") or [],
-    }
+    fed = {name: tensor for name, tensor in _FROM_ENCODER.items() if name in taken}
+    if with_cache := _find_cache(folder, decoder):
+        loop["cache"] = with_cache.pop("cache")
     return {
         "pipeline": {"task": "text", "outputs": [_TEXT]},
         "inputs": {one.name: _input(one) for one in encoder.graph.input},
@@ -126,11 +117,47 @@ def describe_folder(folder: Path) -> dict[str, Any]:
             {
                 "name": "decoder",
                 "model": _DECODER,
-                "inputs": {name: tensor for name, tensor in _FROM_ENCODER.items() if name in taken},
+                "inputs": fed,
                 "outputs": {"logits": _TEXT},
                 "loop": loop,
             },
+            *([with_cache] if with_cache else []),
         ],
+    }
+
+
+def _find_cache(folder: Path, decoder: onnx.ModelProto) -> dict[str, Any] | None:
+    """Return the stage that continues a text, with the loop's key `cache`; None without one.
+
+    Raises:
+        BuildError: The two decoders do not fit each other.
+    """
+    path = folder / _WITH_CACHE
+    if not path.is_file():
+        return None
+    graph = _open(path).graph
+    taken = {one.name for one in graph.input} - {_TOKENS}
+    first = {one: one.replace(_PAST, _PRESENT, 1) for one in taken if one.startswith(_PAST)}
+    made = {one.name for one in graph.output}
+    odd = set(first.values()) - {one.name for one in decoder.graph.output}
+    odd |= taken - set(first) - set(_FROM_ENCODER)
+    if odd or not first:
+        raise BuildError(
+            f"{_WITH_CACHE} and {_DECODER} do not fit each other: {min(odd, default=_PAST)} is in "
+            "one of them only",
+            found_in=str(path),
+            remedy=f"export both at once with optimum-cli, or remove {_WITH_CACHE}",
+        )
+    return {
+        "name": "decoder-with-cache",
+        "model": _WITH_CACHE,
+        "inputs": {name: tensor for name, tensor in _FROM_ENCODER.items() if name in taken},
+        "outputs": {},
+        "cache": {
+            "stage": "decoder-with-cache",
+            "first": dict(sorted(first.items())),
+            "next": {one: own for one, own in sorted(first.items()) if own in made},
+        },
     }
 
 

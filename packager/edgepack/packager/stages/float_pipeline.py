@@ -18,13 +18,15 @@ from edgepack.packager.samples.files import RANDOM_PREFIX
 from edgepack.packager.stages.pipeline_file import PipelineSource
 from edgepack.pictures.prepare import load_page
 from edgepack.stages.running import Record, Spec, specs_of
-from edgepack.stages.wiring import Resize, Wiring
+from edgepack.stages.wiring import Resize, StageWiring, Wiring
 from edgepack.tasks.arrays import Outputs, Tensor
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm", ".tif", ".tiff", ".gif")
 _FEWEST = 4
 _MOST_A_STAGE = 160
 """Inferences of a graph that its ranges and its search use; more tell little more."""
+_MOST_STAGE_BYTES = 512 * 1024 * 1024
+"""Bytes of these inferences' inputs, but for four: caches of long sounds are large."""
 
 _TEXT = "the tokens so far"
 """Name of what the host gives to a decoder that is repeated."""
@@ -224,7 +226,9 @@ class FloatPipeline:
 
 
 class _Thinned:
-    """Files of what a graph is given, evenly from all inferences, `_MOST_A_STAGE` at most."""
+    """Files of what a graph is given, evenly from all inferences, `_MOST_A_STAGE` at most, and
+    `_MOST_STAGE_BYTES`.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.kept: list[int] = []
@@ -237,9 +241,11 @@ class _Thinned:
         number, self._count = self._count, self._count + 1
         if number % self._step:
             return
-        write_file(self._path(number), encode_arrays(given), lasting=False)
+        content = encode_arrays(given)
+        write_file(self._path(number), content, lasting=False)
         self.kept.append(number)
-        if len(self.kept) > _MOST_A_STAGE:
+        most = max(min(_MOST_A_STAGE, _MOST_STAGE_BYTES // len(content)), _FEWEST)
+        while len(self.kept) > most:
             self._step *= 2
             for one in self.kept[1::2]:
                 self._path(one).unlink()
@@ -267,8 +273,10 @@ def _check_joints(source: PipelineSource, graphs: Mapping[str, Session]) -> None
     }
     known |= {**specs, _TEXT: ("int64", (1, ""))}
     for stage in source.wiring.stages:
+        cached = _find_cached(source.wiring, stage, outputs)
+        known |= cached
         for one in graphs[stage.name].inputs:
-            tensor = stage.inputs.get(one.name, _TEXT)
+            tensor = stage.inputs.get(one.name, one.name if one.name in cached else _TEXT)
             if tensor not in known:
                 continue
             dtype, shape = known[tensor]
@@ -284,6 +292,19 @@ def _check_joints(source: PipelineSource, graphs: Mapping[str, Session]) -> None
                     remedy="wire a tensor of the same type and shape, or export one of the graphs "
                     "again",
                 )
+
+
+def _find_cached(
+    wiring: Wiring, stage: StageWiring, outputs: Mapping[str, Mapping[str, Spec]]
+) -> dict[str, Spec]:
+    """Return what the loop of another stage first gives to a graph, by the graph's input."""
+    return {
+        name: outputs[other.name][own]
+        for other in wiring.stages
+        if wiring.continuing(other) is stage and other.loop and other.loop.cache
+        for name, own in other.loop.cache.first.items()
+        if own in outputs[other.name]
+    }
 
 
 def _sizes(shape: Sequence[int | str]) -> str:

@@ -14,6 +14,7 @@ from edgepack.packager.stages.encoder_decoder import (
     describe_folder,
     is_encoder_decoder,
 )
+from edgepack.stages.loops import Cache, Loop, StageName, TensorName
 from edgepack.stages.wiring import (
     KINDS,
     MAX_ENDS,
@@ -21,12 +22,9 @@ from edgepack.stages.wiring import (
     MAX_STEPS,
     Ctc,
     Dtype,
-    Loop,
     PipelineInput,
-    StageName,
     StageWiring,
     Step,
-    TensorName,
     Wiring,
     WiringError,
     check_pictures,
@@ -76,7 +74,8 @@ class StageSection(_Section, frozen=True, kw_only=True):
     Attributes:
         name: Name of the stage.
         model: ONNX file, relative to the pipeline's file.
-        inputs, outputs: Tensor by input or output of the graph; by default the same name.
+        inputs, outputs: Tensor by input or output of the graph; by default the same name. A graph
+            that continues a loop has no outputs.
         shape: Shapes of inputs for profiles that need fixed ones, by input of the graph.
         loop: See `Loop`.
     """
@@ -186,10 +185,12 @@ def read_pipeline(path: Path) -> PipelineSource:
                 f"the pipeline has {count} of [{name}], and takes 1 to {limit}", found_in=str(path)
             )
     stages, wired = [], []
+    loops = [one.loop for one in file.stage if one.loop is not None]
+    caches = {one.cache.stage: (one, one.cache) for one in loops if one.cache is not None}
     for section in file.stage:
         source = path.parent / section.model
         model = _open_graph(source, section.name, path)
-        wired.append(_wire(section, model, path))
+        wired.append(_wire(section, model, caches.get(section.name), path))
         stages.append(StageSource(name=section.name, path=source, shapes=section.shape))
     wiring = Wiring(
         inputs=tuple(_input(name, one, path) for name, one in file.inputs.items()),
@@ -298,7 +299,23 @@ def _open_graph(source: Path, stage: str, path: Path) -> onnx.ModelProto:
         ) from error
 
 
-def _wire(section: StageSection, model: onnx.ModelProto, path: Path) -> StageWiring:
+def _wire(
+    section: StageSection,
+    model: onnx.ModelProto,
+    continued: tuple[Loop, Cache] | None,
+    path: Path,
+) -> StageWiring:
+    """Return the wiring of a graph.
+
+    Args:
+        section: The stage.
+        model: Its graph.
+        continued: The loop that the graph continues, and its cache; None for another graph.
+        path: The pipeline's file.
+
+    Raises:
+        BuildError: A name is not in the graph.
+    """
     stored = {one.name for one in model.graph.initializer}
     given = {
         "input": [one.name for one in model.graph.input if one.name not in stored],
@@ -312,17 +329,22 @@ def _wire(section: StageSection, model: onnx.ModelProto, path: Path) -> StageWir
                     found_in=f"{path}, [[stage]] {section.name}, {kind}s",
                     remedy=f"its {kind}s are {', '.join(given[kind])}",
                 )
-    tokens = section.loop.tokens if section.loop else None
-    if tokens is not None and tokens not in given["input"]:
-        raise BuildError(
-            f"the graph of stage '{section.name}' has no input '{tokens}' for the tokens",
-            found_in=f"{path}, [[stage]] {section.name}, loop",
-            remedy=f"its inputs are {', '.join(given['input'])}",
-        )
+    loop = section.loop or (continued[0] if continued else None)
+    by_loop = () if loop is None else (loop.tokens, *(continued[1].first if continued else ()))
+    for name in by_loop:
+        if name not in given["input"]:
+            raise BuildError(
+                f"the graph of stage '{section.name}' has no input '{name}', which its loop gives",
+                found_in=f"{path}, [[stage]] {section.name}, loop",
+                remedy=f"its inputs are {', '.join(given['input'])}",
+            )
     if section.loop is not None:
         _check_tokens(section, section.loop, model, path)
-    inputs = {name: section.inputs.get(name, name) for name in given["input"] if name != tokens}
+    named = {name: section.inputs.get(name, name) for name in given["input"]}
+    inputs = {name: tensor for name, tensor in named.items() if name not in by_loop}
     outputs = section.outputs or {name: name for name in given["output"]}
+    if continued is not None:
+        outputs = section.outputs
     return StageWiring(name=section.name, inputs=inputs, outputs=outputs, loop=section.loop)
 
 
@@ -336,7 +358,7 @@ def _check_tokens(section: StageSection, loop: Loop, model: onnx.ModelProto, pat
     for name in section.outputs or kinds:
         dims = kinds[name].shape.dim
         classes = dims[-1].dim_value if dims else 0
-        for key, tokens in (("start", loop.start), ("end", (loop.end,))):
+        for key, tokens in (("start", loop.start), ("end", loop.end)):
             if classes and max(tokens) >= classes:
                 raise BuildError(
                     f"a text of stage '{section.name}' has the token {max(tokens)} at its {key}, "
