@@ -72,7 +72,8 @@ int main(int count, char **words) {
         if (status != 200) {
             failures++;
             fprintf(stderr, "status %d: %.200s\n", status, status > 0 ? body : "no answer");
-            if (status < 0) close(peer), sleep(1), peer = connect_to(words[1]);
+            sleep(1);
+            if (status < 0) close(peer), peer = connect_to(words[1]);
             continue;
         }
         found = strstr(body, "\"model_version\":\"");

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.image_processors import FILE, read_image_processor
 from edgepack.packager.config.inputs import ImageInput
-from edgepack.packager.pipeline.open_model import add_folder_facts
+from edgepack.packager.pipeline.open_model import add_folder_facts, wanted_inputs
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.progress import silent
+from edgepack.packager.samples.formats import open_files
 from edgepack.packager.source.huggingface.folder import open_source
 from edgepack.packager.source.model import SourceModel
 from edgepack.tasks.level import THRESHOLD
@@ -124,6 +126,8 @@ def test_the_folder_states_task_and_names_of_a_classifier(tmp_path: Path) -> Non
     assert source.labels[:2] == ("tench", "goldfish")
     (part,) = source.description.parts
     assert (part.task, part.outputs, part.source) == ("classification", ("logits",), "metadata")
+    alike = _copy("vit", tmp_path, id2label={"0": "crane", "1": "crane"})
+    assert _open(alike, tmp_path).labels == ("crane", "crane")
     each = _copy("vit", tmp_path, problem_type="multi_label_classification")
     (part,) = _open(each, tmp_path).description.parts
     assert (part.task, part.settings) == ("threshold", {THRESHOLD: 0.0})
@@ -136,7 +140,6 @@ def test_the_folder_states_task_and_names_of_a_classifier(tmp_path: Path) -> Non
         {"architectures": "ViTForImageClassification"},
         {"id2label": {"0": "only"}},
         {"id2label": {"0": "a", "2": "b"}},
-        {"id2label": {"0": "a", "1": "a"}},
         {"id2label": {"0": 1, "1": 2}},
         {"model_type": ""},
     ],
@@ -160,3 +163,6 @@ def test_a_declaration_counts_before_the_folder_and_unknown_steps_are_a_note(
     unchanged, noted = add_folder_facts(request, source)
     assert unchanged == request
     assert "to use pictures, declare it: [inputs.pixel_values]" in noted.notes[-1]
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    with pytest.raises(BuildError, match=r"is not declared: .* sees; .* class 'Odd' is not one of"):
+        open_files(tmp_path, wanted_inputs(noted, unchanged))

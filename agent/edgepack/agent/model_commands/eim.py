@@ -219,8 +219,10 @@ def _pixels(features: list[float]) -> npt.NDArray[np.uint8]:
 def _result(question: Any, model: Model) -> dict[str, Any]:
     answers: dict[str, Callable[[], dict[str, Any]]] = {
         "detect": lambda: {"bounding_boxes": [_box(box) for box in model.detect(question)]},
-        "classify": lambda: {
-            "classification": {one.name: one.score for one in model.classify(question, top=2**31)}
+        "classify": lambda: {  # Of classes that share a name, the likeliest counts.
+            "classification": {
+                one.name: one.score for one in reversed(model.classify(question, top=2**31))
+            }
         },
     }
     for ability, answer in answers.items():

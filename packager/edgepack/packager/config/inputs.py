@@ -96,11 +96,14 @@ class WantedInputs(msgspec.Struct, frozen=True, kw_only=True):
         declarations: Declarations of the inputs, by name.
         fixed: Inputs that became constants; samples may still hold these inputs, with that value,
             and are read without them.
+        unprepared: Reason why pictures are not prepared as the model's folder states; "" without
+            one.
     """
 
     specs: tuple[TensorSpec, ...]
     declarations: Mapping[str, InputDeclaration] = {}
     fixed: tuple[FixedInput, ...] = ()
+    unprepared: str = ""
 
 
 def check_declarations(wanted: WantedInputs) -> None:

@@ -129,7 +129,12 @@ def check_shapes(source: SourceModel, profile: Profile, request: BuildRequest) -
 
 def wanted_inputs(source: SourceModel, request: BuildRequest) -> WantedInputs:
     """Return the inputs of a model's samples."""
-    return WantedInputs(specs=source.inputs, declarations=request.declarations, fixed=source.fixed)
+    return WantedInputs(
+        specs=source.inputs,
+        declarations=request.declarations,
+        fixed=source.fixed,
+        unprepared=source.unprepared,
+    )
 
 
 def _sample_shapes(source: SourceModel, request: BuildRequest) -> Shapes | None:
@@ -168,6 +173,6 @@ def add_folder_facts(
         check_declarations(wanted_inputs(source, told))
     except BuildError as error:
         note = f"{error.problem[:1].upper()}{error.problem[1:]}; to use pictures, {error.remedy}."
-        return request, replace(source, notes=(*source.notes, note))
+        return request, replace(source, notes=(*source.notes, note), unprepared=error.problem)
     note = f"Pictures are prepared as {FILE} of the folder {source.folder.name} states."
     return told, replace(source, notes=(*source.notes, note))

@@ -226,7 +226,7 @@ def _images(files: list[Path], wanted: WantedInputs) -> RawSamples:
     if not isinstance(declaration, ImageInput):
         raise BuildError(
             f"the preprocessing of image input {name!r} is not declared: without it a guess "
-            "would decide what the model sees",
+            f"would decide what the model sees{f'; {wanted.unprepared}' * bool(wanted.unprepared)}",
             found_in=str(files[0].parent),
             remedy="edgepack init MODEL writes an edgepack.toml; complete its "
             f'[inputs.{toml_key(name)}] with kind = "image"',

@@ -81,6 +81,7 @@ class SourceModel(msgspec.Struct, frozen=True, kw_only=True):
         labels: Names of classes in this folder, in their order.
         texts: Facts and files of a decoder that generates texts; None for other models.
         encoder: Makes vectors of texts; None for other models.
+        unprepared: Reason why this folder's preparation of pictures is not taken; "" without one.
     """
 
     path: Path
@@ -99,6 +100,7 @@ class SourceModel(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
     texts: TextSource | None = None
     encoder: EncoderSource | None = None
+    unprepared: str = ""
 
     def with_parts(self, *parts: TaskOutputs) -> "SourceModel":
         """Return the model with more of its outputs described."""

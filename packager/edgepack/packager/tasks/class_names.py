@@ -34,7 +34,7 @@ def with_class_names(
     """
     metadata = {entry.key: entry.value for entry in source.model.metadata_props}
     known = read_class_names(metadata) or source.labels
-    if len(known) > MAX_CLASS_NAMES or len(set(known)) < len(known):
+    if len(known) > MAX_CLASS_NAMES:
         known = ()
     widths = {spec.name: spec.shape[-1] for spec in source.outputs if spec.shape}
 

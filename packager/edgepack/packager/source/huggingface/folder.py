@@ -118,12 +118,15 @@ def _with_folder(source: SourceModel, folder: Path) -> SourceModel:
 
 
 def _read_labels(config: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the names of classes; () if unreadable, or not one for each class."""
+    """Return the names of classes; () if unreadable, or not one for each class.
+
+    Classes may share a name: the 1,000 classes of ImageNet have two cranes.
+    """
     found = config.get("id2label")
     if not isinstance(found, dict) or len(found) > MAX_CLASS_NAMES:
         return ()
     names = [found.get(str(number)) for number in range(len(found))]
-    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+    if not all(isinstance(name, str) for name in names):
         return ()
     return tuple(printable(" ".join(str(name).split()))[:MAX_CLASS_NAME] for name in names)
 
