@@ -131,3 +131,25 @@ def test_a_release_that_changes_during_each_question_is_an_error(
         monkeypatch.setattr(served, "_facts", lambda: gone)
         with pytest.raises(DeviceError, match="changed 5 times during a question"):
             served.classify(encoded(noise(31, 40)))
+
+
+def test_a_question_that_an_update_with_other_inputs_overtakes_is_asked_again(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture = encoded(noise(31, 40))
+    with open_model("defects", server.state_dir, via="server") as served:
+        answer, ask = served.classify(picture), served._facts
+        facts = ask()
+        old = replace(
+            facts,
+            bundle=replace(facts.bundle, version="0.0.0"),
+            inputs=tuple(replace(one, name="before") for one in facts.inputs),
+            description=replace(
+                facts.description,
+                inputs=tuple(replace(one, name="before") for one in facts.description.inputs),
+            ),
+        )
+        asked = iter([old])
+        monkeypatch.setattr(served, "_facts", lambda: next(asked, None) or ask())
+        assert served.classify(picture) == answer
+    assert "0.0.0" not in server.said()

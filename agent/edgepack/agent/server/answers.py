@@ -31,7 +31,12 @@ from edgepack.agent.runtime.sessions import SessionTensor
 from edgepack.agent.server.blocks import Blocks
 from edgepack.agent.server.call import Call
 from edgepack.agent.server.connection import Request, error_response
-from edgepack.agent.server.hosted_model import HostedModel, Inference, find_version
+from edgepack.agent.server.hosted_model import (
+    HostedModel,
+    Inference,
+    check_version,
+    find_version,
+)
 from edgepack.agent.server.hosting import Hosting
 from edgepack.agent.server.http_messages import FAULT, HttpError, Response
 from edgepack.agent.server.inferring import (
@@ -147,12 +152,7 @@ class Answers(TextAnswers):
             HttpError: The model, or the version, does not serve.
         """
         model = self._hosting.find(call.names[0])
-        if len(call.names) > 1 and call.names[1] != model.bundle.version:
-            raise HttpError(
-                404,
-                f"model '{model.name}' serves version {model.bundle.version}, not "
-                f"{call.names[1][:100]!a}",
-            )
+        check_version(model.bundle, _version(call))
         return model
 
     def infer(self, call: Call) -> None:
@@ -204,7 +204,8 @@ class Answers(TextAnswers):
                 model.end_sequence(sequence)
 
         watch.read()
-        self._submit(call, model, Inference(decoded.feeds, session, watch), encode, end)
+        inference = Inference(decoded.feeds, session, watch, version=_version(call))
+        self._submit(call, model, inference, encode, end)
 
     def answer_image(self, call: Call) -> None:
         """Answer a picture; the answer comes later."""
@@ -229,7 +230,8 @@ class Answers(TextAnswers):
             )
 
         watch.read()
-        self._submit(call, model, Inference({}, None, watch, call.request.body), encode)
+        inference = Inference({}, None, watch, call.request.body, _version(call))
+        self._submit(call, model, inference, encode)
 
     def _submit(
         self,
@@ -302,6 +304,11 @@ class Answers(TextAnswers):
     def list_regions(self, call: Call) -> Response:
         """List a region, or all regions of the user."""
         return _json(self.regions.statuses("".join(call.names), call.request.find_peer()))
+
+
+def _version(call: Call) -> str:
+    """Return the version that the path of a model names; "" without one."""
+    return call.names[1] if len(call.names) > 1 else ""
 
 
 def _json(value: object, status: int = 200) -> Response:

@@ -47,6 +47,7 @@ class Inference:
     Attributes:
         feeds: Inputs.
         picture: File of a picture in place of inputs; None without a picture.
+        version: Version that must run the inference; "" for any version.
         session: Sequence that runs the inference; None for the serving release.
         watch: Times.
         outputs: Outputs once the inference has run.
@@ -65,8 +66,10 @@ class Inference:
         session: ModelSession | None,
         watch: Stopwatch,
         picture: memoryview | None = None,
+        version: str = "",
     ) -> None:
         self.feeds, self.session, self.watch, self.picture = feeds, session, watch, picture
+        self.version = version
         self.answer: Answer | None = None
         self.reads_pages = False
         self.outputs: Mapping[str, Tensor] = {}
@@ -92,7 +95,9 @@ class Inference:
             self.outputs = self.session.run(self.feeds)
             return
         serving = follower.serving
-        self.bundle = serving.pointer.bundle
+        bundle = serving.pointer.bundle
+        check_version(bundle, self.version)
+        self.bundle = bundle
         if self.picture is not None:
             self.reads_pages = reads_pages(serving.description)
             self.answer = answer_picture(serving, self.picture)
@@ -260,6 +265,18 @@ class HostedModel:
         self._slow += is_slow
 
 
+def check_version(serving: BundleRef, version: str) -> None:
+    """Check that a release has a version; "" for any version.
+
+    Raises:
+        HttpError: Another version serves.
+    """
+    if version and version != serving.version:
+        raise HttpError(
+            404, f"model '{serving.name}' serves version {serving.version}, not {version[:100]!a}"
+        )
+
+
 def find_version(model: str, inference: Inference) -> str:
     """Return the version that ran an inference.
 
@@ -267,6 +284,8 @@ def find_version(model: str, inference: Inference) -> str:
         HttpError: The inference failed.
     """
     error = inference.error
+    if isinstance(error, HttpError):
+        raise error
     if isinstance(error, ValueError | PictureError | GrammarError):
         raise HttpError(400, str(error)) from error
     if isinstance(error, TextCancelledError):

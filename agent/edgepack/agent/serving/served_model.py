@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
 import numpy as np
@@ -240,15 +241,20 @@ class ServedModel(Answering, Writing, Closing):
             feeds = name_single(self._input_names, feeds)
         arrays = {name: _contiguous(name, value) for name, value in feeds.items()}
         shapes = ((name, array.dtype, feeds[name].shape) for name, array in arrays.items())
-        key = (sequence, *shapes)
+        key = (sequence, version, *shapes)
         head = self._heads.get(key)
         if head is None:
-            head = self._head_of(feeds, arrays, sequence)
+            head = self._head_of(feeds, arrays, sequence, version)
             if len(self._heads) >= _HEADS:
                 self._heads.clear()
             self._heads[key] = head
         content = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
-        return _outputs_of(self._ask([head, *content]), version)
+        try:
+            return _outputs_of(self._ask([head, *content]), version)
+        except DeviceError as error:
+            if version and "serves version" in error.problem:
+                raise ReleaseReplacedError from error
+            raise
 
     def embed_texts(self, texts: Sequence[str], version: str) -> npt.NDArray[np.float32]:
         """Return the vectors of texts, (texts, dimensions).
@@ -312,7 +318,11 @@ class ServedModel(Answering, Writing, Closing):
         return self._client.ask(parts)
 
     def _head_of(
-        self, feeds: Mapping[str, Tensor], arrays: Mapping[str, Tensor], sequence: str
+        self,
+        feeds: Mapping[str, Tensor],
+        arrays: Mapping[str, Tensor],
+        sequence: str,
+        version: str,
     ) -> bytes:
         """Return a request up to its binary tensors, which begin aligned."""
         inputs = [
@@ -328,8 +338,9 @@ class ServedModel(Answering, Writing, Closing):
         text = msgspec.json.encode(InferRequest(inputs=inputs, parameters=parameters))
         text += b" " * (-len(text) % _ALIGNMENT)
         length = len(text) + sum(array.nbytes for array in arrays.values())
+        place = f"{self._name}/versions/{quote(version, safe='')}" if version else self._name
         head = (
-            f"POST /v2/models/{self._name}/infer HTTP/1.1\r\nHost: localhost\r\n"
+            f"POST /v2/models/{place}/infer HTTP/1.1\r\nHost: localhost\r\n"
             f"Content-Length: {length}\r\nInference-Header-Content-Length: {len(text)}\r\n\r\n"
         )
         return head.encode() + text
