@@ -19,30 +19,13 @@ from edgepack.packager.pipeline.request import BuildOptions, derive_request
 from edgepack.packager.progress import BuildStep
 from edgepack.packager.stages.build import build_pipeline
 from tests.integration.picture_builds import edgepack
+from tests.simulators.pipelines import pipeline_of_two
 
 _SIZE = 64
-_PIPELINE = """
-[pipeline]
-task = "values"
-outputs = ["end"]
-keep = KEEP
-[inputs.start]
-kind = "tensor"
-dtype = "float32"
-shape = [1, 64]
-[[stage]]
-name = "product"
-model = "product.onnx"
-inputs = { x = "start" }
-outputs = { y = "middle" }
-[[stage]]
-name = "wave"
-model = "wave.onnx"
-inputs = { x = "middle" }
-outputs = { y = "end" }
+_MIXED = """
 [[variant]]
 name = "mixed"
-stages = { product = "small.toml" }
+stages = { first = "small.toml" }
 """
 _PROFILE = """
 [profile]
@@ -86,6 +69,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def _describe(keep: float) -> str:
+    return pipeline_of_two("product.onnx", "wave.onnx", size=_SIZE, keep=keep) + _MIXED
+
+
 def _build(
     folder: Path,
     key: Path,
@@ -95,7 +82,7 @@ def _build(
     change: tuple[str, str] = ("", ""),
     **options: Any,
 ) -> Path:
-    text = _PIPELINE.replace("KEEP", str(keep)).replace(*change)
+    text = _describe(keep).replace(*change)
     (folder / "pipeline.toml").write_text(text + more)
     output = folder / f"waves-1.{len(options) + len(more)}.{round(100 * keep)}"
     build(
@@ -112,16 +99,16 @@ def test_stage_that_costs_most_becomes_float(folder: Path, key: Path) -> None:
     bundle = _build(folder, key, 0.99)
     (variant,) = decode_manifest((bundle / "manifest.json").read_bytes()).variants
     assert {part.component: part.name for part in variant.parts} == {
-        "product": "fp32",
-        "wave": "fp32",
+        "first": "fp32",
+        "second": "fp32",
     }
     report = (bundle / "report.json").read_text()
-    assert "Stage 'product' is float: with its profile small the pipeline kept" in report
-    assert not (bundle / "model" / "product.small").exists()
+    assert "Stage 'first' is float: with its profile small the pipeline kept" in report
+    assert not (bundle / "model" / "first.small").exists()
     loose = _build(folder, key, 0.0)
     (variant,) = decode_manifest((loose / "manifest.json").read_bytes()).variants
     assert variant.parts[0].name == "small"
-    quantized = onnx.load(loose / "model" / "product.small" / "model.onnx")
+    quantized = onnx.load(loose / "model" / "first.small" / "model.onnx")
     assert "DequantizeLinear" in {node.op_type for node in quantized.graph.node}
 
 
@@ -163,16 +150,16 @@ def test_keep_going_publishes_the_variants_that_hold(folder: Path, key: Path) ->
     for end in (*wave.graph.input, *wave.graph.output):
         end.type.tensor_type.shape.dim[0].dim_param = "batch"
     onnx.save(wave, folder / "free.onnx")
-    more = '[[variant]]\nname = "npu"\nstages = { wave = "qnn-htp" }\n'
+    more = '[[variant]]\nname = "npu"\nstages = { second = "qnn-htp" }\n'
     words = ("wave.onnx", "free.onnx")
-    with pytest.raises(BuildError, match=r"stage 'wave', profile 'qnn-htp'.*"):
+    with pytest.raises(BuildError, match=r"stage 'second', profile 'qnn-htp'.*"):
         _build(folder, key, 0.0, more=more, change=words)
     bundle = _build(folder, key, 0.0, more=more, change=words, keep_going=True)
     names = [one.name for one in decode_manifest((bundle / "manifest.json").read_bytes()).variants]
     assert names == ["mixed"]
     (refused,) = json.loads((bundle / "report.json").read_text())["refused"]
     assert refused["profile"] == "npu"
-    assert "stage 'wave'" in refused["problem"]
+    assert "stage 'second'" in refused["problem"]
 
 
 def test_budget_without_time_for_a_variant_is_named(folder: Path, key: Path) -> None:
@@ -184,7 +171,7 @@ def test_budget_without_time_for_a_variant_is_named(folder: Path, key: Path) -> 
 def test_variant_after_the_end_of_the_time_is_reported_as_not_finished(
     folder: Path, key: Path
 ) -> None:
-    (folder / "pipeline.toml").write_text(_PIPELINE.replace("KEEP", "0.0"))
+    (folder / "pipeline.toml").write_text(_describe(0.0))
     now_s = [0.0]
 
     def jump(step: BuildStep) -> None:

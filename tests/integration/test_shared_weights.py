@@ -15,29 +15,10 @@ from edgepack.packager import build
 from tests.integration.picture_builds import edgepack, install
 from tests.integration.test_encoder_decoders import FOLDERS, RECORDED, draw_sample
 from tests.integration.test_pipeline_budget import save_graph
+from tests.simulators.pipelines import pipeline_of_two
 
 _VOCABULARY = 4096
 _EMBEDDING_BYTES = _VOCABULARY * 8 * 4
-
-_TWICE = """
-[pipeline]
-task = "values"
-outputs = ["end"]
-[inputs.start]
-kind = "tensor"
-dtype = "float32"
-shape = [1, 64]
-[[stage]]
-name = "first"
-model = "product.onnx"
-inputs = { x = "start" }
-outputs = { y = "middle" }
-[[stage]]
-name = "second"
-model = "product.onnx"
-inputs = { x = "middle" }
-outputs = { y = "end" }
-"""
 
 
 def save_t5(folder: Path) -> None:
@@ -102,7 +83,9 @@ def test_file_of_two_stages_is_stored_once(tmp_path: Path, key: Path) -> None:
     rng = np.random.default_rng(3)
     weight = rng.normal(0, 1 / 8, (64, 64)).astype(np.float32)
     save_graph(tmp_path / "product.onnx", (("MatMul", "w"),), w=weight)
-    (tmp_path / "pipeline.toml").write_text(_TWICE)
+    (tmp_path / "pipeline.toml").write_text(
+        pipeline_of_two("product.onnx", "product.onnx", size=64)
+    )
     samples = tmp_path / "samples"
     samples.mkdir()
     for number in range(8):

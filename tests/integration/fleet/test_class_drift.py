@@ -1,7 +1,6 @@
 """Classes that become more frequent are seen by name: real build, broker, agent and fleet."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.agent import open_model
-from edgepack.agent.serving import following
-from edgepack.agent.telemetry import sketches
 from edgepack.tasks.arrays import Singles
-from edgepack.wire.reports import Drift
-from tests.integration.fleet.conftest import CAMERAS, Mosquitto, StartAgent, edgepack
-from tests.integration.fleet.dashboard import Visitor
-from tests.simulators import warm_programs
+from tests.integration.fleet.conftest import Mosquitto, StartAgent
+from tests.integration.fleet.drifting import DriftingDevice
 from tests.simulators.building import build_archive
 
 NAMES = ("intact", "scratch", "dent")
@@ -81,36 +76,11 @@ def test_a_class_that_becomes_frequent_is_shown_by_its_name_on_the_device_and_in
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(following, "SPOOL_S", 0.2)
-    monkeypatch.setattr(sketches, "SAMPLE_S", 0.0)
     fleet = serve("--broker", mosquitto.url)
-    place = tmp_path / "cam-1"
-    fleet.client.enroll("cam-1", group="cameras", folder=place, state_dir=place / "state")
-    with (place / "agent.toml").open("a") as settings:
-        settings.write("\n[telemetry]\ninterval_s = 0.2\nheartbeat_s = 1\ndrift_window_s = 0.3\n")
-    start_agent(fleet, "cam-1")
-    fleet.wait_until(lambda: fleet.info().online == 1, "the agent is online")
-    archive = build(tmp_path / "built", key_prefix.with_suffix(".key"))
-    rollout = fleet.roll_out(archive, to=CAMERAS, waves="100%", deadline_s=400.0)
-    fleet.wait_for(rollout, "FINISHED")
+    device = DriftingDevice(fleet, start_agent, tmp_path, monkeypatch)
+    device.commit(build(tmp_path / "built", key_prefix.with_suffix(".key")))
     rng = np.random.default_rng(1)
-
-    def status() -> list[str]:
-        command = (sys.executable, "-m", "edgepack.agent.cli", "status")
-        done = warm_programs.run(
-            [*command, "--state-dir", str(place / "state")],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return [line for line in done.stdout.splitlines() if line.startswith("drift")]
-
-    def in_fleet() -> Drift | None:
-        found: Drift | None = fleet.client.device("cam-1").models[0].drift
-        return found
-
-    with open_model("surfaces", place / "state", threads=1, poll_s=0.1) as model:
+    with open_model("surfaces", device.state, threads=1, poll_s=0.1) as model:
 
         def run(shares: tuple[float, ...], count: int) -> None:
             for number in range(count):
@@ -119,39 +89,38 @@ def test_a_class_that_becomes_frequent_is_shown_by_its_name_on_the_device_and_in
                     model._serving.record.sketches.snapshot()
 
         run(AT_BUILD, 200)
-        fleet.wait_until(lambda: status() != [], "the device measured drift")
-        assert "'scratch'" not in " ".join(status())
+        fleet.wait_until(lambda: device.status() != [], "the device measured drift")
+        assert "'scratch'" not in " ".join(device.status())
         run(IN_FIELD, 800)
-        fleet.wait_until(lambda: "'scratch'" in " ".join(status()), "the device shows the class")
+        fleet.wait_until(
+            lambda: "'scratch'" in " ".join(device.status()), "the device shows the class"
+        )
     fleet.wait_until(
-        lambda: (drift := in_fleet()) is not None and drift.difference > 1.0,
+        lambda: (drift := device.drift()) is not None and drift.difference > 1.0,
         "the fleet has the drift",
     )
-    drift = in_fleet()
+    drift = device.drift()
     assert drift is not None
     words = {one.words: one for one in drift.features}
     assert words["share of 'scratch'"].build == pytest.approx(0.1, abs=0.08)
     assert words["share of 'scratch'"].now > 0.3
-    line = next(line for line in status() if "'scratch'" in line)
+    line = next(line for line in device.status() if "'scratch'" in line)
     assert "share of 'scratch' is 0." in line
-    shown = edgepack(fleet, "fleet", "devices", "show", "cam-1")
-    assert "share of 'scratch' is 0." in " ".join(shown.stdout.split())
-    told = json.loads(edgepack(fleet, "fleet", "devices", "show", "cam-1", "--json").stdout)
+    assert "share of 'scratch' is 0." in " ".join(device.shown().split())
+    told = json.loads(device.shown("--json"))
     assert told["models"][0]["drift"]["features"][0]["words"] == drift.features[0].words
-    page = Visitor(fleet.url).log_in((fleet.data / "token").read_text()).get("/devices/cam-1").text
-    assert "share of &#39;scratch&#39; is 0." in page
-    with open_model("surfaces", place / "state", threads=1, poll_s=0.1) as model:
+    assert "share of &#39;scratch&#39; is 0." in device.page()
+    with open_model("surfaces", device.state, threads=1, poll_s=0.1) as model:
 
         def show_fog() -> bool:
             for _ in range(100):
                 model.run({"images": 0.05 * picture(rng, AT_BUILD)})
             model._serving.record.sketches.snapshot()
-            return any("harm: the confidence fell" in line for line in status())
+            return any("harm: the confidence fell" in line for line in device.status())
 
         fleet.wait_until(show_fog, "the device states harm without labels")
     fleet.wait_until(
-        lambda: (drift := in_fleet()) is not None and drift.loss is not None,
+        lambda: (drift := device.drift()) is not None and drift.loss is not None,
         "the fleet has the loss",
     )
-    page = Visitor(fleet.url).log_in((fleet.data / "token").read_text()).get("/devices/cam-1").text
-    assert "harm: the confidence fell" in page
+    assert "harm: the confidence fell" in device.page()

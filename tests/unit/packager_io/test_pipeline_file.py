@@ -11,27 +11,7 @@ from edgepack.packager.stages.float_pipeline import FloatPipeline, open_pipeline
 from edgepack.packager.stages.pipeline_file import read_pipeline
 from edgepack.packager.stages.plans import plan_variants
 from edgepack.stages.wiring import StageWiring, Wiring, order_nodes
-
-_PIPELINE = """
-[pipeline]
-task = "values"
-outputs = ["end"]
-[inputs.start]
-kind = "tensor"
-dtype = "float32"
-shape = [1, 4]
-[[stage]]
-name = "first"
-model = "first.onnx"
-inputs = { x = "start" }
-outputs = { y = "middle" }
-[[stage]]
-name = "second"
-model = "second.onnx"
-inputs = { x = "middle" }
-outputs = { y = "end" }
-"""
-
+from tests.simulators.pipelines import pipeline_of_two
 
 _RESIZE = '[[step]]\nkind = "resize"\ninput = "middle"\noutput = "b"\n'
 
@@ -55,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 def write(folder: Path, *changes: tuple[str, str], more: str = "") -> Path:
     """Write the pipeline with changes of its text."""
-    text = _PIPELINE
+    text = pipeline_of_two()
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)
