@@ -134,6 +134,22 @@ class PictureError(EdgepackError):
     """
 
 
+class SoundError(EdgepackError):
+    """Error of a sound: the sound cannot be read.
+
+    Example:
+        ```python
+        from edgepack.agent import SoundError, open_model
+
+        with open_model("speech") as model:
+            try:
+                model.transcribe(b"not a sound")
+            except SoundError as error:
+                print(error.problem)
+        ```
+    """
+
+
 class ProfileError(EdgepackError):
     """Error of the request: a profile is unknown, malformed or contradicts itself."""
 

@@ -9,8 +9,11 @@ import pytest
 
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.packager import build
+from tests.huggingface.tone_words import draw_sound, write_wave
 from tests.integration.api_pages import examples, run_examples
 from tests.integration.test_quantize_qnn import DIGITS
+from tests.integration.test_speech import FOLDER as SPEECH
+from tests.integration.test_speech import write_sounds
 from tests.integration.test_text_vectors import FOLDER as ENCODER
 from tests.integration.test_text_vectors import write_samples
 from tests.simulators.pointers import write_pointer
@@ -74,8 +77,17 @@ def test_the_agents_page_runs_from_top_to_bottom(
         key=tmp_path / "release.key",
         output=tmp_path / "sentences-1.0.0",
     )
-    (tmp_path / "sentences-1.0.0" / "model.sig").unlink()
-    write_pointer(tmp_path, install_texts(tmp_path, tmp_path / "sentences-1.0.0"))
+    build(
+        SPEECH,
+        profiles=["fp32"],
+        calibration=write_sounds(tmp_path / "sounds", 6),
+        key=tmp_path / "release.key",
+        output=tmp_path / "speech-1.0.0",
+    )
+    write_wave(tmp_path / "words.wav", draw_sound(3)[2])
+    for name in ("sentences", "speech"):
+        (tmp_path / f"{name}-1.0.0" / "model.sig").unlink()
+        write_pointer(tmp_path, install_texts(tmp_path, tmp_path / f"{name}-1.0.0"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EDGEPACK_STATE_DIR", str(tmp_path))
     assert run_examples("agent")["outputs"]["y"].shape

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from edgepack.agent.serving.model import Model, open_model
     from edgepack.agent.serving.model_session import ModelSession
     from edgepack.agent.serving.text_pieces import GeneratedText, Generation
-    from edgepack.errors import BundleError, DeviceError, EdgepackError, PictureError
+    from edgepack.errors import BundleError, DeviceError, EdgepackError, PictureError, SoundError
     from edgepack.pictures.results import Answer, Box, Label, TextLine
     from edgepack.tasks.description import ModelDescription
     from edgepack.wire.orders import BundleRef
@@ -44,6 +44,7 @@ __all__ = [
     "PictureError",
     "ProbeResult",
     "SessionTensor",
+    "SoundError",
     "Tensor",
     "TextLine",
     "TextPiece",
@@ -67,6 +68,7 @@ _MODULES = {
     "ModelDescription": "edgepack.tasks.description",
     "ModelSession": "edgepack.agent.serving.model_session",
     "PictureError": "edgepack.errors",
+    "SoundError": "edgepack.errors",
     "ProbeResult": "edgepack.wire.reports",
     "SessionTensor": "edgepack.agent.runtime.sessions",
     "Tensor": "edgepack.agent.runtime.sessions",

@@ -412,4 +412,6 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Files at the bundle's root that the model's texts need; none for other models."""
         if self.generation is not None:
             return (GENAI_CONFIG, TOKENIZER)
-        return (TOKENIZER, GOLDEN_TEXTS) if self.description.text is not None else ()
+        if self.description.text is not None:
+            return (TOKENIZER, GOLDEN_TEXTS)
+        return (TOKENIZER,) if self.description.sound is not None else ()

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from edgepack.stages.loops import Loop
 from edgepack.tasks.arrays import Tensor
@@ -38,6 +39,17 @@ class Decoder:
         self._feeds, self._kept = dict(feeds), dict(kept or {})
         self._state: dict[str, Tensor] = {}
         self._count = 1
+
+    def choose(self) -> Loop:
+        """Return the loop, with the likeliest of its choices in the start of the text."""
+        loop = self._loop
+        if loop.choices:
+            first, *further = loop.start
+            feeds = {**self._feeds, loop.tokens: _as_rows([[first]])}
+            choices = sorted(loop.choices)
+            chosen = choices[int(self._last(self._run(feeds))[0, choices].argmax())]
+            self._loop = replace(loop, start=(first, chosen, *further), choices=())
+        return self._loop
 
     def begin(self) -> _Scores:
         """Return scores (1, vocabulary) of the first token."""
@@ -79,13 +91,9 @@ class Decoder:
         return np.array(outputs[self._logits][:, -1], np.float64)
 
 
-def write_text(loop: Loop, decoder: Decoder) -> _Text:
-    """Return the tokens of a text, from the first of `start`.
-
-    Args:
-        loop: Rules of the text.
-        decoder: The decoder.
-    """
+def write_text(decoder: Decoder) -> _Text:
+    """Return the tokens of a text, from the first of `start`."""
+    loop = decoder.choose()
     return _search(loop, decoder) if loop.beams > 1 else _follow(loop, decoder)
 
 

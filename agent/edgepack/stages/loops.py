@@ -50,6 +50,8 @@ class Loop(
             tokens that are new.
         start: Tokens that a text begins with.
         written: Of `start`, the last tokens count as added (`forced_bos_token_id`).
+        choices: Tokens such as languages: the likeliest of these follows the first token of
+            `start`. Empty for none.
         end: Tokens that end a text.
         least, most: Tokens that are added at least before the end, and at most.
         last: Token that is added last where the text is cut at `most`; None for any.
@@ -69,6 +71,7 @@ class Loop(
     tokens: TensorName
     start: _Words
     written: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+    choices: _Tokens = ()
     end: Annotated[tuple[TokenNumber, ...], msgspec.Meta(min_length=1, max_length=16)]
     least: _Count = 0
     most: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 64

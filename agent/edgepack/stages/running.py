@@ -95,7 +95,7 @@ def _run_once(
         proceed=None if then is None else asker(then.name),
         kept={} if then is None else feed(then),
     )
-    return {logits: np.array([write_text(stage.loop, decoder)], np.int64)}
+    return {logits: np.array([write_text(decoder)], np.int64)}
 
 
 def shapes_of_inputs(

@@ -10,7 +10,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from edgepack.tasks.inputs import MAX_NAME, DescribedInput, PageInput, PictureInput, TextInput
+from edgepack.tasks.inputs import (
+    MAX_NAME,
+    DescribedInput,
+    PageInput,
+    PictureInput,
+    SoundInput,
+    TextInput,
+)
 
 Source = Literal["declared", "graph", "metadata", "values", "unknown"]
 """How a meaning is known: from a person, the graph, the model's metadata, the float model's values;
@@ -112,6 +119,11 @@ class ModelDescription(
     def text(self) -> TextInput | None:
         """Return the input that takes a text, for a vector; None without such an input."""
         return next((one for one in self.inputs if isinstance(one, TextInput)), None)
+
+    @property
+    def sound(self) -> SoundInput | None:
+        """Return the input that takes a sound, for its text; None without such an input."""
+        return next((one for one in self.inputs if isinstance(one, SoundInput)), None)
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -203,4 +203,64 @@ class TextInput(
         )
 
 
-DescribedInput = PictureInput | PageInput | TokenInput | TextInput
+class SoundInput(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="sound",
+):
+    """Input of log-mel features that a device makes from a sound, for its text.
+
+    Attributes:
+        name: Name of the input of features, float32 (1, mels, frames).
+        rate: Samples per second that the features are made from.
+        samples: Samples of a chunk; a shorter one is filled with silence.
+        fft: Samples of a window.
+        hop: Samples between two windows.
+        mels: Filters.
+        output: Output with the tokens of the text.
+        vocabulary: Number of tokens: each is below this number.
+        timestamps: First token that is a time, not text; 0 without such tokens.
+        tidy: Whether spaces before signs are removed from the text.
+    """
+
+    name: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+    rate: Annotated[int, msgspec.Meta(ge=4_000, le=192_000)]
+    samples: Annotated[int, msgspec.Meta(ge=1, le=2**24)]
+    fft: Annotated[int, msgspec.Meta(ge=2, le=2**14)]
+    hop: Annotated[int, msgspec.Meta(ge=1, le=2**14)]
+    mels: Annotated[int, msgspec.Meta(ge=1, le=1024)]
+    output: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+    vocabulary: Annotated[int, msgspec.Meta(ge=1, le=2**24)]
+    timestamps: Annotated[int, msgspec.Meta(ge=0, le=2**24)] = 0
+    tidy: bool = False
+
+    def __post_init__(self) -> None:
+        """Reject values that contradict each other, or whose features take too much memory.
+
+        Raises:
+            ValueError: The numbers do not fit each other; a decoder raises its own error of this.
+        """
+        if self.samples <= self.fft:
+            raise ValueError("a chunk has more samples than a window")
+        if self.frames * max(self.fft, self.mels) > MAX_INPUT_PIXELS:
+            raise ValueError(f"the windows of a chunk have more than {MAX_INPUT_PIXELS} values")
+
+    @property
+    def frames(self) -> int:
+        """Features of a chunk, by time."""
+        return self.samples // self.hop
+
+    @property
+    def words(self) -> str:
+        """Description for a person, a line."""
+        return (
+            f"sound at {self.rate} Hz, in chunks of {self.samples / self.rate:g} s, as "
+            f"{self.mels} log-mel features of {self.fft} samples every {self.hop}, for the text "
+            f"of {self.output}"
+        )
+
+
+DescribedInput = PictureInput | PageInput | TokenInput | TextInput | SoundInput

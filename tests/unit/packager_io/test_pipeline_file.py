@@ -125,8 +125,8 @@ def test_stages_that_do_not_fit_each_other_are_rejected(
 
 
 def test_samples_are_real_and_complete(folder: Path) -> None:
-    wiring = read_pipeline(write(folder)).wiring
+    source = read_pipeline(write(folder))
     with pytest.raises(BuildError, match="real samples"):
-        open_pipeline_samples(wiring, "random:8", "")
+        open_pipeline_samples(source, "random:8", "")
     with pytest.raises(BuildError, match=r"no samples in .*\.npz"):
-        open_pipeline_samples(wiring, str(folder), "")
+        open_pipeline_samples(source, str(folder), "")

@@ -108,13 +108,14 @@ def infer(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Run model NAME once on FILE: a picture, or arrays (.npz by input name, .npy for one input).
+    """Run model NAME on FILE: a picture, a sound (.wav), or arrays (.npz by name, .npy for one).
 
-    A picture is prepared as the bundle states. The inference counts in no statistics.
+    A picture or a sound is prepared as the bundle states. The inference counts in no statistics.
 
     \b
     Example:
       edgepack-agent infer meters photo.jpg
+      edgepack-agent infer speech words.wav
       edgepack-agent infer ocr line.npy
     """
     from edgepack.agent.model_commands.inference import infer as run

@@ -93,6 +93,16 @@ class TextTokenizer:
             raise ValueError(str(error)[:200]) from error
         return tokens
 
+    def special_tokens(self) -> frozenset[int]:
+        """Return the tokens that stand for no text."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return frozenset(token for token, facts in added.items() if facts.special)
+
+    def find_token(self, text: str) -> int | None:
+        """Return the token of a text; None if no single token is this text."""
+        token: int | None = self._tokenizer.token_to_id(text)
+        return token
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens, without special tokens."""
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)

@@ -50,10 +50,14 @@ def has_tokenizers() -> bool:
     return find_spec(_TOKENIZERS) is not None
 
 
-def vectors_need_package() -> DeviceError:
-    """Return the error of a device without the package."""
+def texts_need_package(what: str) -> DeviceError:
+    """Return the error of a device without the package.
+
+    Args:
+        what: What needs the package, a plural.
+    """
     return DeviceError(
-        f"vectors of texts need the package {_TOKENIZERS}, which is not installed",
+        f"{what} need the package {_TOKENIZERS}, which is not installed",
         remedy="pip install 'edgepack[generative]', and open the model again",
     )
 

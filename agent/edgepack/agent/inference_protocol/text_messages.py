@@ -1,6 +1,6 @@
 """Messages of OpenAI's protocol for texts, as far as a device has use for them."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -215,6 +215,47 @@ class EmbeddingAnswer(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     system_fingerprint: str
     usage: EmbeddingUsage
+
+
+class TranscriptionForm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Request for the text of a sound, a form of parts.
+
+    Attributes:
+        file: A WAV file.
+        model: Name of the model.
+        response_format: Whether the answer is JSON, or the text alone.
+        language, prompt, temperature: Accepted only with a value that changes nothing.
+    """
+
+    file: Annotated[bytes, msgspec.Meta(extra_json_schema={"contentEncoding": "binary"})]
+    model: str
+    response_format: Literal["json", "text"] = "json"
+    language: str = ""
+    prompt: str = ""
+    temperature: str = ""
+
+    @property
+    def is_greedy(self) -> bool:
+        """True if the likeliest tokens are asked for."""
+        try:
+            return not self.temperature or float(self.temperature) == 0.0
+        except ValueError:
+            return False
+
+
+class TranscriptionUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Duration of a sound."""
+
+    type: Literal["duration"] = "duration"
+    seconds: float
+
+
+class Transcription(msgspec.Struct, frozen=True, kw_only=True):
+    """Text of a sound; `system_fingerprint` is the version of the release."""
+
+    text: str
+    usage: TranscriptionUsage
+    system_fingerprint: str
 
 
 class TextModelFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""An inference of the serving variant on a picture, or on arrays of a file."""
+"""An inference of the serving variant on a picture, a sound, or arrays of a file."""
 
 from pathlib import Path
 from tokenize import TokenError
@@ -7,15 +7,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from edgepack.agent.generation.transcripts import Transcriber
 from edgepack.agent.model_commands.serving import find_runnable
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor
-from edgepack.agent.runtime.slot_opening import open_slot
+from edgepack.agent.runtime.slot_opening import OpenedSlot, open_slot
+from edgepack.bundle.generation import TOKENIZER
 from edgepack.bundle.golden_pictures import SUFFIXES
 from edgepack.bundle.plain_arrays import read_arrays
 from edgepack.errors import DeviceError
 from edgepack.pictures.answers import answer_to
 from edgepack.pictures.prepare import feed_picture
 from edgepack.pictures.results import Box, Label, TextLine
+from edgepack.sound.waves import SUFFIX as SOUND
+from edgepack.sound.waves import open_sound
 
 MAX_SHOWN = 1000
 """Values of an output that are shown, at most."""
@@ -44,9 +48,9 @@ class Inference(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name, version, variant, provider: The variant that ran.
-        latency_ms: Duration of the second run, milliseconds.
-        outputs: The outputs.
-        labels, boxes, text, lines: Answers to a picture; see `Answer`.
+        latency_ms: Duration of the second run, milliseconds; of a sound, of all its chunks.
+        outputs: The outputs; of a sound, for its last chunk.
+        labels, boxes, text, lines: Answers to a picture, see `Answer`; `text` also of a sound.
     """
 
     name: str
@@ -64,13 +68,13 @@ class Inference(msgspec.Struct, frozen=True, kw_only=True):
 def infer(
     state_dir: Path, name: str, file: Path, *, threads: int
 ) -> tuple[Inference, dict[str, Tensor]]:
-    """Run the serving variant on a picture or arrays; the inference counts in no statistics.
+    """Run the serving variant on a picture, a sound or arrays; this counts in no statistics.
 
     Args:
         state_dir: The agent's state folder.
         name: The model.
-        file: A picture; or `.npz` with an array for every input, by name, or `.npy` for a single
-            input.
+        file: A picture; a sound, `.wav`; or `.npz` with an array for every input, by name, or
+            `.npy` for a single input.
         threads: Threads within an operator; 0 leaves the number to ONNX Runtime.
 
     Returns:
@@ -81,19 +85,23 @@ def infer(
             takes no pictures.
     """
     pointer = find_runnable(state_dir, name)
-    given = None if file.suffix.lower() in SUFFIXES else _read(file)
+    is_sound = file.suffix.lower() == SOUND
+    given = None if is_sound or file.suffix.lower() in SUFFIXES else _read(file)
     opened = open_slot(state_dir, pointer.digest, pointer.choice.chosen, threads=threads)
     inputs, described = opened.session.inputs, opened.manifest.facts.description
+    frame, text = None, None
     try:
-        frame = None
-        if given is None:
+        if is_sound:
+            text, outputs, latency_ms = _transcribe(opened, file)
+        elif given is None:
             feeds, frame = feed_picture(file, described, [one.name for one in inputs])
         else:
             named = given if isinstance(given, dict) else {one.name: given for one in inputs[:1]}
             by_name = {one.name: one for one in inputs}
             feeds = {name: _fit(array, by_name.get(name)) for name, array in named.items()}
-        opened.session.run(feeds)
-        outputs, latency_ms = opened.session.run_timed(feeds)
+        if not is_sound:
+            opened.session.run(feeds)
+            outputs, latency_ms = opened.session.run_timed(feeds)
     except ValueError as error:
         raise DeviceError(
             str(error), found_in=str(file), remedy=f"the model takes {_describe(inputs)}"
@@ -108,10 +116,26 @@ def infer(
         outputs=tuple(_shown(one, value) for one, value in outputs.items()),
         labels=answer.labels,
         boxes=answer.boxes,
-        text=answer.text,
+        text=answer.text if text is None else text,
         lines=answer.lines,
     )
     return result, outputs
+
+
+def _transcribe(opened: OpenedSlot, file: Path) -> tuple[str, dict[str, Tensor], float]:
+    """Return the text of a sound, the outputs for its last chunk, and milliseconds of all.
+
+    Raises:
+        SoundError: The sound cannot be read.
+        ValueError: The model makes no texts of sounds.
+    """
+    described = opened.manifest.facts.description.sound
+    if described is None:
+        raise ValueError("the model makes no texts of sounds: its bundle describes no sounds")
+    transcriber = Transcriber(described, opened.session.inputs, opened.assets[TOKENIZER])
+    runs = [opened.session.run_timed(feeds) for feeds in transcriber.feeds_of(open_sound(file))]
+    outputs = [made for made, _ in runs]
+    return transcriber.text_of(outputs), outputs[-1], sum(taken_ms for _, taken_ms in runs)
 
 
 def _read(file: Path) -> dict[str, Tensor] | Tensor:

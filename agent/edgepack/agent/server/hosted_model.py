@@ -21,7 +21,7 @@ from edgepack.agent.server.statistics import ModelStatistics, Stopwatch
 from edgepack.agent.serving.answers import answer_picture
 from edgepack.agent.serving.following import Follower
 from edgepack.agent.serving.model_session import HOLD_S, MAX_HOLD_S, ModelSession
-from edgepack.errors import EdgepackError, PictureError
+from edgepack.errors import EdgepackError, PictureError, SoundError
 from edgepack.pictures.answers import reads_pages
 from edgepack.pictures.results import Answer
 from edgepack.wire.histogram import LatencyRecorder
@@ -286,7 +286,7 @@ def find_version(model: str, inference: Inference) -> str:
     error = inference.error
     if isinstance(error, HttpError):
         raise error
-    if isinstance(error, ValueError | PictureError | GrammarError):
+    if isinstance(error, ValueError | PictureError | SoundError | GrammarError):
         raise HttpError(400, str(error)) from error
     if isinstance(error, TextCancelledError):
         raise HttpError(400, "the client ended the connection") from error

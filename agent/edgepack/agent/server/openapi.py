@@ -8,8 +8,12 @@ from typing import Any
 import msgspec
 
 from edgepack.agent.inference_protocol.messages import JSON_LENGTH, ErrorAnswer, InferRequest
-from edgepack.agent.inference_protocol.text_messages import TextErrorAnswer, TextSettings
-from edgepack.agent.server.http_messages import EVENTS
+from edgepack.agent.inference_protocol.text_messages import (
+    TextErrorAnswer,
+    TextSettings,
+    TranscriptionForm,
+)
+from edgepack.agent.server.http_messages import EVENTS, TEXT
 from edgepack.agent.server.operations import OPERATIONS, TEXTS, Operation
 
 _REFERENCE = "#/components/schemas/{name}"
@@ -57,6 +61,8 @@ def _operation(one: Operation) -> dict[str, Any]:
     is_text = isinstance(one.takes, type) and issubclass(one.takes, TextSettings)
     if is_text:
         content[EVENTS] = {}
+    if one.takes is TranscriptionForm:
+        content[TEXT] = {}
     fault = TextErrorAnswer if one.path.startswith(TEXTS) else ErrorAnswer
     error = {"application/json": {"schema": _schema(fault)}}
     found: dict[str, Any] = {
@@ -74,8 +80,9 @@ def _operation(one: Operation) -> dict[str, Any]:
     if one.takes is bytes:
         found["requestBody"] = {"required": True, "content": {"application/octet-stream": {}}}
     elif one.takes is not None:
+        kind = "multipart/form-data" if one.takes is TranscriptionForm else "application/json"
         document = {"schema": _schema(one.takes)}
-        found["requestBody"] = {"required": True, "content": {"application/json": document}}
+        found["requestBody"] = {"required": True, "content": {kind: document}}
     if one.takes is InferRequest:
         found["requestBody"]["content"]["application/octet-stream"] = {}
         length = {"type": "integer", "minimum": 0}

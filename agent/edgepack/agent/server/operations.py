@@ -31,6 +31,8 @@ from edgepack.agent.inference_protocol.text_messages import (
     EmbeddingRequest,
     TextModelFacts,
     TextModels,
+    Transcription,
+    TranscriptionForm,
 )
 from edgepack.agent.server.statistics import Statistics
 
@@ -44,7 +46,8 @@ class Operation(NamedTuple):
         path: Path; open parts are in braces.
         text: Summary.
         gives: Type of the answer; None for a text.
-        takes: Type of the request's JSON, `bytes` for a file; None without a body.
+        takes: Type of the request's JSON, `bytes` for a file, a struct with bytes for a form; None
+            without a body.
     """
 
     name: str
@@ -150,6 +153,14 @@ _FIRST = (
         "Return the vectors of texts.",
         EmbeddingAnswer,
         EmbeddingRequest,
+    ),
+    Operation(
+        "transcribe_sound",
+        "POST",
+        "/v1/audio/transcriptions",
+        "Return the text of a sound.",
+        Transcription,
+        TranscriptionForm,
     ),
 )
 _OF_MODELS = tuple(

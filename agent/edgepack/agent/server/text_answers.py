@@ -24,6 +24,10 @@ from edgepack.agent.server.text_replies import (
     read_completion,
     text_error_response,
 )
+from edgepack.agent.server.transcription_inference import (
+    TranscriptionInference,
+    read_transcription,
+)
 
 log = logging.getLogger(__name__)
 
@@ -70,10 +74,37 @@ class TextAnswers:
         if not _has_vectors(model):
             raise HttpError(404, f"model '{request.model}' makes no vectors of texts")
         inference = EmbeddingInference(request, model.most_text_tokens, watch)
-        watch.read()
+        self._answer_long(call, model, inference, inference.response)
+
+    def transcribe_sound(self, call: Call) -> None:
+        """Return the text of a sound; the answer comes later."""
+        watch = Stopwatch()
+        form, sound = read_transcription(call)
+        model = self._hosting.find(form.model)
+        if not _hears(model):
+            raise HttpError(404, f"model {form.model[:100]!a} makes no texts of sounds")
+        inference = TranscriptionInference(form, sound, watch)
+        self._answer_long(call, model, inference, inference.response)
+
+    def _answer_long(
+        self,
+        call: Call,
+        model: HostedModel,
+        inference: Inference,
+        answer: Callable[[str], Response],
+    ) -> None:
+        """Run a request of several inferences, and respond at its end.
+
+        Args:
+            call: The request.
+            model: The model.
+            inference: The inferences.
+            answer: Returns the response, by the version that ran.
+        """
+        inference.watch.read()
 
         def end(ended: Inference) -> None:
-            response, _ = self._conclude(model, ended, inference.response)
+            response, _ = self._conclude(model, ended, answer)
             if response is not None:
                 call.exchange.respond(response)
 
@@ -91,7 +122,7 @@ class TextAnswers:
         base = self._hosting.base_of(name)
         model = self._hosting.find(base or name)
         if not _is_of_texts(model):
-            raise HttpError(404, f"model '{name}' writes no texts and makes no vectors of texts")
+            raise HttpError(404, f"model '{name}' makes no texts, and no vectors of texts")
         return model, name if base else None
 
     def _write(self, call: Call, form: TextForm, read: Read) -> None:
@@ -196,6 +227,11 @@ def _has_vectors(model: HostedModel) -> bool:
     return model.follower.serving.description.text is not None
 
 
+def _hears(model: HostedModel) -> bool:
+    """Return True if a model makes texts of sounds."""
+    return model.follower.serving.description.sound is not None
+
+
 def _is_of_texts(model: HostedModel) -> bool:
-    """Return True if a model writes texts, or makes vectors of texts."""
-    return model.follower.serving.has_texts or _has_vectors(model)
+    """Return True if a model writes texts, or makes vectors of texts, or texts of sounds."""
+    return model.follower.serving.has_texts or _has_vectors(model) or _hears(model)

@@ -1,4 +1,5 @@
-"""Questions that a person asks a model: pictures in, classes, boxes, text, areas or vectors out.
+"""Questions that a person asks a model: pictures or sounds in, classes, boxes, text, areas or
+vectors out.
 
 The bundle states how a picture is prepared and what outputs mean. A question runs on one release
 from the preparation to the answer: an update may bring another size, mean or order of classes.
@@ -11,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from edgepack.agent.generation.transcripts import Transcript
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor
 from edgepack.pictures import answers
 from edgepack.pictures.answers import MOST_LABELS
@@ -18,6 +20,7 @@ from edgepack.pictures.decode import PictureSource
 from edgepack.pictures.frame import Frame
 from edgepack.pictures.prepare import feed_picture
 from edgepack.pictures.results import Answer, Box, Label
+from edgepack.sound.waves import Sound, SoundSource, open_sound
 from edgepack.tasks.description import ModelDescription
 
 T = TypeVar("T")
@@ -42,6 +45,9 @@ class Release(Protocol):
 
     def embed_texts(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Return the vectors of texts, (texts, dimensions)."""
+
+    def transcribe(self, sound: Sound) -> Transcript:
+        """Return the text of a sound."""
 
 
 class Answering(ABC):
@@ -189,6 +195,34 @@ class Answering(ABC):
             return answers.embed(release.description, _ask(release, picture, "embed")[0])
 
         return self._ask_release(answer)
+
+    def transcribe(self, sound: SoundSource, *, rate: int | None = None) -> str:
+        """Return the text of a sound: what is said there.
+
+        A sound that is longer than a chunk of the model (30 s of Whisper) is cut into chunks that
+        overlap, all on the same release, and their texts are joined.
+
+        Args:
+            sound: A path or the bytes of a WAV file (PCM of 8 to 32 bits, or floats), or an array
+                (samples,) or (samples, channels): floats from -1 to 1, int16, int32 or uint8.
+                Channels are mixed, and the rate becomes that of the model. At most an hour.
+            rate: Samples per second of an array; None for a file.
+
+        Raises:
+            SoundError: The sound cannot be read.
+            ValueError: The model makes no texts of sounds, or an array has no rate.
+            DeviceError: The provider failed, or the package `tokenizers` is missing.
+
+        Example:
+            ```python
+            from edgepack.agent import open_model
+
+            with open_model("speech") as model:
+                print(model.transcribe("words.wav"))
+            ```
+        """
+        opened = open_sound(sound, rate)
+        return self._ask_release(lambda release: release.transcribe(opened)).text
 
 
 def answer_picture(release: Release, picture: Question) -> Answer:

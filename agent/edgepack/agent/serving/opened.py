@@ -12,12 +12,13 @@ import numpy as np
 from numpy import isfinite
 
 from edgepack.agent.generation.texts import TextModel, has_packages
+from edgepack.agent.generation.transcripts import Transcriber, Transcript
 from edgepack.agent.generation.vectors import (
     Rows,
     Text,
     TextVectors,
     has_tokenizers,
-    vectors_need_package,
+    texts_need_package,
 )
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor, check_feeds, name_single
 from edgepack.agent.runtime.slot_opening import OpenedSlot, open_slot
@@ -31,6 +32,7 @@ from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry.record import Record
 from edgepack.bundle.features import shifted
 from edgepack.bundle.generation import TOKENIZER
+from edgepack.sound.waves import Sound
 
 _FEW = 4096
 """Values that are searched as bytes: half the time of `all`."""
@@ -60,6 +62,7 @@ class OpenedModel:
         adapters: Adapters for these texts; None without texts.
         vectors: Makes vectors of texts; None for a model without such vectors, or a device without
             the package.
+        transcriber: Makes texts of sounds; None likewise.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class OpenedModel:
         self.texts: TextModel | None = None
         self.adapters: Adapters | None = None
         self.vectors: TextVectors | None = None
+        self.transcriber: Transcriber | None = None
         self.has_texts = opened.manifest.facts.generation is not None
         self._has_run = False
         self._offer_at = 0.0
@@ -146,7 +150,7 @@ class OpenedModel:
         """
         if self.vectors is None:
             if self.description.text is not None:
-                raise vectors_need_package()
+                raise texts_need_package("vectors of texts")
             raise ValueError("the model makes no vectors of texts: its bundle states no tokenizer")
         tokens = []
         for number, text in enumerate(texts):
@@ -166,13 +170,30 @@ class OpenedModel:
             DeviceError: The provider failed.
         """
         if self.vectors is None:
-            raise vectors_need_package()
+            raise texts_need_package("vectors of texts")
         outputs = self.run(self.vectors.feeds_of(tokens))
         return self.vectors.vector_of(outputs, len(tokens))
 
     def embed_texts(self, texts: Sequence[str]) -> Rows:
         """Return the vectors of texts, float32 (texts, dimensions); see `Answering.embed`."""
         return np.stack([self.vector_of(tokens) for tokens in self.tokens_of(texts)])
+
+    def open_transcriber(self) -> Transcriber:
+        """Return what makes texts of sounds.
+
+        Raises:
+            ValueError: The model makes no texts of sounds.
+            DeviceError: The package of tokenizers is missing.
+        """
+        if self.transcriber is None:
+            if self.description.sound is not None:
+                raise texts_need_package("texts of sounds")
+            raise ValueError("the model makes no texts of sounds: its bundle describes no sounds")
+        return self.transcriber
+
+    def transcribe(self, sound: Sound) -> Transcript:
+        """Return the text of a sound; see `Answering.transcribe`."""
+        return self.open_transcriber().transcribe(sound, self.run)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -314,6 +335,10 @@ def open_release(
     if facts.description.text is not None and has_tokenizers():
         release.vectors = TextVectors(
             facts.description.text, opened.session.inputs, opened.assets[TOKENIZER]
+        )
+    if facts.description.sound is not None and has_tokenizers():
+        release.transcriber = Transcriber(
+            facts.description.sound, opened.session.inputs, opened.assets[TOKENIZER]
         )
     if facts.generation is not None and has_packages():
         release.texts = TextModel(opened.session, opened.assets)

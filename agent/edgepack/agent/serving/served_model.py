@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgepack.agent.generation.texts import TextRequest
+from edgepack.agent.generation.transcripts import Transcript
 from edgepack.agent.inference_protocol.messages import (
     InferRequest,
     InferResponse,
@@ -34,7 +35,11 @@ from edgepack.agent.inference_protocol.messages import (
     TensorParameters,
 )
 from edgepack.agent.inference_protocol.tensors import datatype_of_array, dtype_of
-from edgepack.agent.inference_protocol.text_messages import EmbeddingAnswer, EmbeddingRequest
+from edgepack.agent.inference_protocol.text_messages import (
+    EmbeddingAnswer,
+    EmbeddingRequest,
+    Transcription,
+)
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor, name_single
 from edgepack.agent.serving.answers import Answering, Release
 from edgepack.agent.serving.closing import Closing
@@ -47,6 +52,7 @@ from edgepack.agent.serving.writing import Writing
 from edgepack.agent.state.models import MODEL_NAME
 from edgepack.decoding import decode_json, json_decoder
 from edgepack.errors import DeviceError
+from edgepack.sound.waves import Sound, encode_wave
 from edgepack.wire.orders import BundleRef
 from edgepack.wire.reports import Choice
 
@@ -93,6 +99,10 @@ class ServedRelease:
             ReleaseReplacedError: Another release ran.
         """
         return self._model.embed_texts(texts, self._version)
+
+    def transcribe(self, sound: Sound) -> Transcript:
+        """Return the text of a sound; the server makes the whole text on one release."""
+        return self._model.transcribe_sound(sound)
 
 
 class ServedModel(Answering, Writing, Closing):
@@ -283,6 +293,27 @@ class ServedModel(Answering, Writing, Closing):
             return np.stack(rows).astype(np.float32)
         except ValueError as error:
             raise DeviceError(f"the answer of the model server is malformed: {error}") from error
+
+    def transcribe_sound(self, sound: Sound) -> Transcript:
+        """Return the text of a sound.
+
+        Raises:
+            SoundError: A sample of an array is not finite.
+            ValueError: The sound is malformed, the model makes no texts of sounds, or the model is
+                closed.
+            DeviceError: The provider failed, or the server does not answer.
+        """
+        boundary = secrets.token_hex(16)
+        part = f'--{boundary}\r\nContent-Disposition: form-data; name="'
+        before = f'{part}model"\r\n\r\n{self._name}\r\n{part}file"; filename="sound.wav"\r\n\r\n'
+        content = [before.encode(), encode_wave(sound), f"\r\n--{boundary}--\r\n".encode()]
+        head = (
+            "POST /v1/audio/transcriptions HTTP/1.1\r\nHost: localhost\r\n"
+            f"Content-Type: multipart/form-data; boundary={boundary}\r\n"
+            f"Content-Length: {sum(map(len, content))}\r\n\r\n"
+        )
+        answer = _decode(self._ask([head.encode(), *content]), Transcription)
+        return Transcript(answer.text, answer.usage.seconds)
 
     def begin(self, sequence: SequenceRequest) -> SequenceAnswer:
         """Begin a sequence.

@@ -65,6 +65,7 @@ class BundleParts(msgspec.Struct, frozen=True, kw_only=True):
         texts: Files for the generation of texts; None for a model that generates none.
         encoder: Makes vectors of texts; None for other models.
         golden_texts: Its golden texts.
+        tokenizer: The `tokenizer.json` of a model that makes texts of sounds; None for others.
     """
 
     facts: BundleFacts
@@ -76,6 +77,7 @@ class BundleParts(msgspec.Struct, frozen=True, kw_only=True):
     texts: TextSource | None = None
     encoder: EncoderSource | None = None
     golden_texts: Sequence[GoldenText] = ()
+    tokenizer: Path | None = None
 
 
 class LaidOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +176,8 @@ def _write(folder: Path, name: str, content: bytes) -> FileEntry:
 def _write_assets(
     folder: Path, parts: BundleParts, variants: Sequence[Variant]
 ) -> tuple[FileEntry, ...]:
-    """Copy the files for texts: of an encoder the tokenizer, with golden texts.
+    """Copy the files for texts: of an encoder the tokenizer with golden texts, of a model of speech
+    the tokenizer.
 
     Of a decoder these are tokenizer, template and settings, and the wiring for the first variant's
     model. The wiring does not describe graphs with fixed shapes, so that other variants come first.
@@ -184,6 +187,9 @@ def _write_assets(
         shutil.copyfile(parts.encoder.tokenizer, folder / TOKENIZER)
         golden = _write(folder, GOLDEN_TEXTS, msgspec.json.encode(parts.golden_texts))
         return (entry(folder, TOKENIZER), golden)
+    if parts.tokenizer is not None:
+        shutil.copyfile(parts.tokenizer, folder / TOKENIZER)
+        return (entry(folder, TOKENIZER),)
     if texts is None:
         return ()
     first = min(variants, key=lambda one: one.facts.fixed_decoder is not None)

@@ -137,7 +137,7 @@ def _build(
     plans = plan_variants(source, request.profiles)
     with work_folder(request.output) as work, ProviderProcess() as process:
         floats = FloatPipeline(source)
-        samples = open_pipeline_samples(source.wiring, request.calibration, request.evaluation)
+        samples = open_pipeline_samples(source, request.calibration, request.evaluation)
         watched = deadline.watch(progress)
         expected = floats.run(samples.held_out, "reading held-out samples", watched)  # 2
         source = replace(source, part=task_of(source.part).settle(source.part, expected))
@@ -265,7 +265,8 @@ def _lay_out(
         for part in one.parts:
             graphs.setdefault(part.component, {})[part.name] = part
     joined = join_stages(pipeline, {name: tuple(own.values()) for name, own in graphs.items()})
-    picture = source.wiring.picture
+    picture, speech = source.wiring.picture, source.speech
+    described = (PageInput(name=picture),) if picture else ()
     parts = BundleParts(
         facts=BundleFacts(
             name=request.name,
@@ -276,7 +277,7 @@ def _lay_out(
             tools=dict(sorted(tool_versions().items())),
             files=(),
             description=ModelDescription(
-                parts=(source.part,), inputs=(PageInput(name=picture),) if picture else ()
+                parts=(source.part,), inputs=(speech.described,) if speech else described
             ),
             pipeline=pipeline,
             reference=() if request.encrypt_to else _draw_reference(source, expected),
@@ -285,6 +286,7 @@ def _lay_out(
         golden=golden,
         hooks=request.hooks,
         firmware=request.firmware,
+        tokenizer=speech.tokenizer if speech else None,
     )
     return parts, replace(lay_out(folder, parts), variants=joined)
 
@@ -335,7 +337,8 @@ def _compose_report(
     notes = [
         f"The pipeline has {len(source.stages)} stages: "
         f"{', '.join(stage.name for stage in source.stages)}. Accuracy is measured from its inputs "
-        f"to its outputs on {len(samples.held_out)} held-out samples."
+        f"to its outputs on {len(samples.held_out)} held-out samples.",
+        *source.notes,
     ]
     return Report(
         name=facts.name,

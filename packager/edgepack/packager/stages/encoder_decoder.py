@@ -12,6 +12,7 @@ import onnx
 
 from edgepack.decoding import decode_json
 from edgepack.errors import BuildError
+from edgepack.packager.stages import speech
 from edgepack.packager.stages.generation_settings import read_rules
 
 CONFIG = "config.json"
@@ -48,7 +49,7 @@ def is_encoder_decoder(folder: Path) -> bool:
         return True
     if not (has_encoder or has_decoder) or not (folder / CONFIG).is_file():
         return False
-    return _read(folder / CONFIG).get("is_encoder_decoder") is True
+    return read_settings(folder / CONFIG).get("is_encoder_decoder") is True
 
 
 def check_complete(folder: Path) -> None:
@@ -88,9 +89,12 @@ def describe_folder(folder: Path) -> dict[str, Any]:
     Raises:
         BuildError: A file is malformed, or the decoder is another than Optimum's.
     """
-    config, settings = _read(folder / CONFIG), _read(folder / _GENERATION)
+    config, settings = (read_settings(folder / name) for name in (CONFIG, _GENERATION))
+    whole = config | settings
     settings = {name: config.get(name) for name in _FROM_CONFIG} | (settings or config)
     loop = {"tokens": _TOKENS, **read_rules(settings, folder / _GENERATION)}
+    if config.get("model_type") == speech.KIND:
+        loop |= speech.describe_loop(whole, loop["start"][0], str(folder / _GENERATION))
     encoder, decoder = (_open(folder / name) for name in (_ENCODER, _DECODER))
     taken = [one.name for one in decoder.graph.input]
     known = {_TOKENS: "", **_FROM_ENCODER}
@@ -161,7 +165,7 @@ def _find_cache(folder: Path, decoder: onnx.ModelProto) -> dict[str, Any] | None
     }
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> dict[str, Any]:
     try:
         if not path.exists():
             return {}

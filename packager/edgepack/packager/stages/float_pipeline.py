@@ -12,11 +12,14 @@ from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.agent.runtime.sessions import Session
 from edgepack.bundle.plain_arrays import encode_arrays, read_arrays
 from edgepack.durable import write_file
-from edgepack.errors import BuildError, DeviceError, PictureError
+from edgepack.errors import BuildError, DeviceError, PictureError, SoundError
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.samples.files import RANDOM_PREFIX
 from edgepack.packager.stages.pipeline_file import PipelineSource
 from edgepack.pictures.prepare import load_page
+from edgepack.sound.features import cut_sound, prepare_sound
+from edgepack.sound.waves import SUFFIX as SOUND
+from edgepack.sound.waves import open_sound
 from edgepack.stages.running import Record, Spec, specs_of
 from edgepack.stages.wiring import Resize, StageWiring, Wiring
 from edgepack.tasks.arrays import Outputs, Tensor
@@ -54,21 +57,21 @@ def digest_samples(samples: Sequence[Mapping[str, Tensor]]) -> str:
 
 
 def open_pipeline_samples(
-    wiring: Wiring, calibration: object, evaluation: object
+    source: PipelineSource, calibration: object, evaluation: object
 ) -> PipelineSamples:
-    """Read the samples: pictures, or `.npz` files with an array for each input.
+    """Read the samples: pictures or sounds, or `.npz` files with an array for each input.
 
     Args:
-        wiring: Names the inputs.
+        source: Describes the inputs.
         calibration: Folder of the samples.
         evaluation: Folder of held-out samples; "" holds out every third sample.
 
     Raises:
         BuildError: There are too few samples, or one cannot be read or does not fit.
     """
-    names, samples = _read_folder(wiring, calibration, "--calibration")
+    names, samples = _read_folder(source, calibration, "--calibration")
     if evaluation:
-        more, held_out = _read_folder(wiring, evaluation, "--evaluation")
+        more, held_out = _read_folder(source, evaluation, "--evaluation")
         return PipelineSamples(calibration=samples, held_out=held_out, names=(*names, *more))
     if len(samples) < _FEWEST:
         raise BuildError(
@@ -87,18 +90,17 @@ def open_pipeline_samples(
 
 
 def _read_folder(
-    wiring: Wiring, given: object, option: str
+    source: PipelineSource, given: object, option: str
 ) -> tuple[tuple[str, ...], tuple[dict[str, Tensor], ...]]:
     if not isinstance(given, str | Path) or not given or str(given).startswith(RANDOM_PREFIX):
         raise BuildError(
             "a pipeline is built with real samples: its stages see what the stages before give",
             found_in=option,
-            remedy=f"{option} FOLDER with pictures, or with .npz files that have an array for "
-            "each input",
+            remedy=f"{option} FOLDER with pictures or sounds, or .npz files that have an array "
+            "for each input",
         )
     folder = Path(given)
-    only = wiring.picture if len(wiring.inputs) == 1 else ""
-    wanted = (*_PICTURES, ".npz") if only else (".npz",)
+    wanted = (*_file_kinds(source), ".npz")
     paths = sorted(
         path
         for path in (folder.iterdir() if folder.is_dir() else ())
@@ -110,15 +112,28 @@ def _read_folder(
             found_in=option,
             remedy="name a folder of real samples",
         )
-    return tuple(path.name for path in paths), tuple(_read(wiring, path, only) for path in paths)
+    return tuple(path.name for path in paths), tuple(_read(source, path) for path in paths)
 
 
-def _read(wiring: Wiring, path: Path, only: str) -> dict[str, Tensor]:
+def _file_kinds(source: PipelineSource) -> tuple[str, ...]:
+    """Return the suffixes of files that a device prepares for the pipeline."""
+    if source.speech is not None:
+        return (SOUND,)
+    return _PICTURES if source.wiring.picture and len(source.wiring.inputs) == 1 else ()
+
+
+def _read(source: PipelineSource, path: Path) -> dict[str, Tensor]:
+    """Return the inputs of a sample; of a sound that is longer than a chunk, the first chunk."""
+    wiring, speech = source.wiring, source.speech
     try:
+        if speech is not None and path.suffix.lower() == SOUND:
+            samples = next(cut_sound(open_sound(path), speech.described))
+            features = prepare_sound(samples, speech.described)
+            return {wiring.inputs[0].name: features.astype(wiring.inputs[0].dtype, copy=False)}
         if path.suffix.lower() != ".npz":
-            return {only: load_page(path)}
+            return {wiring.picture: load_page(path)}
         arrays = read_arrays(path, path.stat().st_size)
-    except (PictureError, OSError, ValueError) as error:
+    except (PictureError, SoundError, OSError, ValueError) as error:
         raise BuildError(
             f"cannot read the sample {path.name}: {error}", found_in=str(path)
         ) from error

@@ -13,7 +13,9 @@ from edgepack.packager.stages.encoder_decoder import (
     check_complete,
     describe_folder,
     is_encoder_decoder,
+    read_settings,
 )
+from edgepack.packager.stages.speech import SpeechSource, find_speech
 from edgepack.stages.loops import Cache, Loop, StageName, TensorName
 from edgepack.stages.wiring import (
     KINDS,
@@ -134,6 +136,8 @@ class PipelineSource(msgspec.Struct, frozen=True, kw_only=True):
         part: Task of the outputs.
         keep: See `PipelineSection`.
         variants: See `VariantSection`.
+        speech: How a sound becomes an input, and tokens a text; None for other pipelines.
+        notes: Facts about the pipeline for a person.
     """
 
     path: Path
@@ -142,6 +146,8 @@ class PipelineSource(msgspec.Struct, frozen=True, kw_only=True):
     part: TaskOutputs
     keep: float
     variants: tuple[VariantSection, ...]
+    speech: SpeechSource | None = None
+    notes: tuple[str, ...] = ()
 
 
 def find_pipeline(model: Path) -> Path | None:
@@ -207,6 +213,9 @@ def read_pipeline(path: Path) -> PipelineSource:
         _with_characters(step, wiring, stages, path) if isinstance(step, Ctc) else step
         for step in wiring.steps
     )
+    speech, note = None, ""
+    if path.name == CONFIG:
+        speech, note = find_speech(path.parent, read_settings(path), wiring)
     return PipelineSource(
         path=path,
         wiring=msgspec.structs.replace(wiring, steps=steps),
@@ -219,6 +228,8 @@ def read_pipeline(path: Path) -> PipelineSource:
         ),
         keep=file.pipeline.keep,
         variants=file.variant,
+        speech=speech,
+        notes=(note,) if note else (),
     )
 
 
@@ -358,7 +369,8 @@ def _check_tokens(section: StageSection, loop: Loop, model: onnx.ModelProto, pat
     for name in section.outputs or kinds:
         dims = kinds[name].shape.dim
         classes = dims[-1].dim_value if dims else 0
-        for key, tokens in (("start", loop.start), ("end", loop.end)):
+        first = (*loop.start, *loop.choices)
+        for key, tokens in (("start", first), ("end", loop.end)):
             if classes and max(tokens) >= classes:
                 raise BuildError(
                     f"a text of stage '{section.name}' has the token {max(tokens)} at its {key}, "

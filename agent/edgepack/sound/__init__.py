@@ -1,0 +1,1 @@
+"""Sounds: reading, rate and log-mel features, as a model of speech takes them."""
