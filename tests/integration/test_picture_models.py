@@ -103,7 +103,7 @@ def test_the_device_proves_the_preparation_by_golden_pictures(
     count = len(read_golden(bundle / GOLDEN_FILE).inputs)
     assert [path.stem for path in shipped] == [f"{number}-0" for number in range(count)]
     words = f"{count} golden pictures: prepared here with the same bits as in the build"
-    assert f"pictures  {words}" in (state_dir / "said").read_text()
+    assert f"prepared  {words}" in (state_dir / "said").read_text()
     report = (bundle.parent / "zoo-1.0.0.report.html").read_text()
     assert words in report
     assert f"carries {count} pictures of the golden samples as given" in report

@@ -22,6 +22,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.stages.pipeline_file import read_pipeline
 from tests.huggingface.tone_words import LONG_WORDS, RATE, draw_sound, write_wave
 from tests.integration.picture_builds import edgepack, install
+from tests.integration.test_text_vectors import replace_file
 from tests.simulators import warm_programs
 from tests.simulators.model_server import ModelServer
 from tests.simulators.ports import free_port
@@ -68,7 +69,8 @@ def served(
     bundle: Path, key: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[ModelServer, str]]:
     folder, port = tmp_path_factory.mktemp("server"), free_port()
-    install(bundle, key, folder / "state")
+    said = install(bundle, key, folder / "state")
+    assert "prepared  8 golden sounds: prepared here with the same bits as in the build" in said
     server = ModelServer(folder, f'listen = "{port}"')
     server.start()
     yield server, f"http://127.0.0.1:{port}/v1"
@@ -84,7 +86,8 @@ def test_the_bundle_states_sounds_and_tokenizer_under_the_signature(bundle: Path
     assert "sound at 16000 Hz, in chunks of 2 s, as 80 log-mel features" in said
     assert (bundle / "tokenizer.json").read_bytes() == (FOLDER / "tokenizer.json").read_bytes()
     statement = json.loads((bundle / "provenance.json").read_text())
-    assert "tokenizer.json" in {one["name"] for one in statement["subject"]}
+    names = {one["name"] for one in statement["subject"]}
+    assert {"tokenizer.json", "golden/sounds/0-0.wav", "golden/sounds/7-0.wav"} <= names
 
 
 def test_texts_are_those_of_the_pipeline_of_transformers(
@@ -113,6 +116,19 @@ def test_texts_are_those_of_the_pipeline_of_transformers(
         assert model.transcribe(draw_sound(8)[2], rate=RATE) == SHORT[8]
         for number, text in LONG.items():
             assert model.transcribe(sounds.parent / f"{number}.wav") == text
+
+
+def test_a_device_that_prepares_sounds_otherwise_rejects_the_bundle(
+    bundle: Path, key: Path, tmp_path: Path
+) -> None:
+    """A bundle whose golden sound is another than the sample, signed by its owner."""
+    other = tmp_path / "speech-1.0.0"
+    shutil.copytree(bundle, other)
+    content = write_wave(tmp_path / "other.wav", draw_sound(7)[2]).read_bytes()
+    for number in range(3):
+        replace_file(other, key, f"golden/sounds/{number}-0.wav", content)
+    with pytest.raises(AssertionError, match="2 of 8 samples prepared here differ in bits"):
+        install(other, key, tmp_path / "device")
 
 
 def test_infer_prints_the_text_of_a_file(served: tuple[ModelServer, str], sounds: Path) -> None:

@@ -51,6 +51,11 @@ def prepare_sound(samples: Samples, described: SoundInput) -> npt.NDArray[np.flo
     return np.ascontiguousarray(features[None], np.float32)
 
 
+def prepare_start(sound: Sound, described: SoundInput) -> npt.NDArray[np.float32]:
+    """Return the features of the first chunk of a sound; see `prepare_sound`."""
+    return prepare_sound(next(cut_sound(sound, described)), described)
+
+
 @lru_cache(maxsize=4)
 def _filters(rate: int, fft: int, mels: int) -> npt.NDArray[np.float64]:
     """Return Slaney's triangular filters, (mels, frequencies)."""

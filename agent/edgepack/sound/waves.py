@@ -26,7 +26,6 @@ MAX_SECONDS = 3600
 MIN_RATE, MAX_RATE = 4_000, 192_000
 """Samples per second, of sounds and of models."""
 MAX_CHANNELS = 8
-SUFFIX = ".wav"
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _OPEN_END = 0xFFFFFFFF

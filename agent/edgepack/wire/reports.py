@@ -63,11 +63,11 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preparation(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of preparing the golden pictures on a device.
+    """Result of preparing the golden pictures or sounds on a device.
 
     Attributes:
         right: Whether the bits are those of the build, or the answers are right; None if the
-            device cannot prepare pictures.
+            device cannot prepare these.
         because: What was seen, in words.
     """
 

@@ -172,10 +172,10 @@ def test_other_files_among_golden_pictures_are_refused(path: str, tmp_path: Path
 
 def test_too_many_golden_pictures_are_refused() -> None:
     files = [make_file(picture_path(number, 0, ".png")) for number in range(MOST_PICTURES + 1)]
-    with pytest.raises(BundleError, match="65 golden pictures have"):
+    with pytest.raises(BundleError, match="65 golden files have"):
         golden_pictures(files, found_in="manifest.json")
     twice = [make_file(picture_path(0, 0, suffix)) for suffix in (".png", ".jpg")]
-    with pytest.raises(BundleError, match="two golden pictures are for one sample"):
+    with pytest.raises(BundleError, match="two golden files are for one sample"):
         golden_pictures(twice, found_in="manifest.json")
 
 

@@ -82,7 +82,7 @@ def _describe_model(name: str, model: ModelStatus, *, is_running: bool) -> Itera
         yield f"because   {active.choice.because}"
         for probe in active.choice.probes:
             if probe.variant == active.choice.chosen and probe.preparation is not None:
-                yield f"pictures  {probe.preparation.because}"
+                yield f"prepared  {probe.preparation.because}"
             if probe.variant == active.choice.chosen and probe.texts is not None:
                 yield from text_lines(probe.texts)
         if active.choice.is_fallback:

@@ -12,13 +12,12 @@ from edgepack.agent.model_commands.serving import find_runnable
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor
 from edgepack.agent.runtime.slot_opening import OpenedSlot, open_slot
 from edgepack.bundle.generation import TOKENIZER
-from edgepack.bundle.golden_pictures import SUFFIXES
+from edgepack.bundle.golden_pictures import SOUND_SUFFIX, SUFFIXES
 from edgepack.bundle.plain_arrays import read_arrays
 from edgepack.errors import DeviceError
 from edgepack.pictures.answers import answer_to
 from edgepack.pictures.prepare import feed_picture
 from edgepack.pictures.results import Box, Label, TextLine
-from edgepack.sound.waves import SUFFIX as SOUND
 from edgepack.sound.waves import open_sound
 
 MAX_SHOWN = 1000
@@ -85,7 +84,7 @@ def infer(
             takes no pictures.
     """
     pointer = find_runnable(state_dir, name)
-    is_sound = file.suffix.lower() == SOUND
+    is_sound = file.suffix.lower() == SOUND_SUFFIX
     given = None if is_sound or file.suffix.lower() in SUFFIXES else _read(file)
     opened = open_slot(state_dir, pointer.digest, pointer.choice.chosen, threads=threads)
     inputs, described = opened.session.inputs, opened.manifest.facts.description

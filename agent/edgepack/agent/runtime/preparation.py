@@ -1,8 +1,8 @@
-"""Proof of the preparation of pictures on this device, by the golden pictures of a bundle.
+"""Proof of the preparation of pictures and sounds on this device, by a bundle's golden files.
 
-1. Each golden picture is prepared here, and compared bit by bit with the golden sample.
-2. If bits differ (another Pillow, another JPEG decoder), the model runs on what was prepared here,
-   and its answers must hold the limits of the golden samples.
+1. Each golden picture or sound is prepared here, and compared bit by bit with the golden sample.
+2. If bits differ (another Pillow, another JPEG decoder, another processor), the model runs on what
+   was prepared here, and its answers must hold the limits of the golden samples.
 
 A device without Pillow proves nothing, and applications there feed arrays: no reason to reject.
 """
@@ -18,9 +18,11 @@ from edgepack.agent.runtime.sessions import Tensor
 from edgepack.bundle.golden import Golden, compare_outputs
 from edgepack.bundle.golden_pictures import GoldenPicture, golden_pictures
 from edgepack.bundle.manifest import MANIFEST_FILE, Manifest, Variant
-from edgepack.errors import PictureError
+from edgepack.errors import PictureError, SoundError
 from edgepack.pictures.prepare import prepare_picture
-from edgepack.tasks.inputs import PictureInput
+from edgepack.sound.features import prepare_start
+from edgepack.sound.waves import open_sound
+from edgepack.tasks.inputs import PictureInput, SoundInput
 from edgepack.text import counted
 from edgepack.wire.reports import Preparation
 
@@ -42,7 +44,7 @@ def prove_preparation(
     least: int,
     limit_s: float,
 ) -> Preparation | None:
-    """Prepare the golden pictures here, and compare with the golden samples.
+    """Prepare the golden pictures or sounds here, and compare with the golden samples.
 
     Args:
         folder: Plain files of the bundle.
@@ -54,23 +56,25 @@ def prove_preparation(
         limit_s: Further samples are begun for this long, seconds.
 
     Returns:
-        The result; None for a bundle without golden pictures.
+        The result; None for a bundle without golden pictures or sounds.
 
     Raises:
-        BundleError: The golden pictures are malformed.
+        BundleError: The golden files are malformed.
         DeviceError: The provider failed.
     """
-    described = manifest.facts.description.picture
+    meaning = manifest.facts.description
+    described = meaning.picture or meaning.sound
     pictures = golden_pictures(manifest.facts.files, found_in=MANIFEST_FILE)
     if described is None or not pictures:
         return None
     try:
         prepared = dict(_prepare(folder, pictures, described, golden))
-    except PictureError as error:
+    except (PictureError, SoundError) as error:
         return Preparation(right=None, because=f"not checked: {error.problem}")
     if not prepared:
-        return Preparation(right=None, because="not checked: no golden picture fits a sample")
-    words = counted(len(pictures), "golden picture")
+        return Preparation(right=None, because="not checked: no golden file fits a sample")
+    kind = "picture" if described is meaning.picture else "sound"
+    words = counted(len(pictures), f"golden {kind}")
     other = [sample for sample, own in prepared.items() if own is not None]
     if not other:
         return Preparation(
@@ -97,13 +101,14 @@ def prove_preparation(
 def _prepare(
     folder: Path,
     pictures: Sequence[GoldenPicture],
-    described: PictureInput,
+    described: PictureInput | SoundInput,
     golden: Golden,
 ) -> Iterator[tuple[int, Tensor | None]]:
     """Yield the number of each sample, with its input as prepared here, None for the same bits.
 
     Raises:
         PictureError: Pillow is not installed, or cannot read a picture.
+        SoundError: A sound cannot be read.
     """
     for sample, rows in groupby(pictures, key=lambda one: one.sample):
         feeds = golden.inputs[sample] if sample < len(golden.inputs) else {}
@@ -111,6 +116,9 @@ def _prepare(
         paths = [folder / one.path for one in rows]
         if expected is None or len(paths) != len(expected):
             continue
-        own = np.concatenate([prepare_picture(path, described).tensor for path in paths])
+        if isinstance(described, SoundInput):
+            own = prepare_start(open_sound(paths[0]), described).astype(expected.dtype)
+        else:
+            own = np.concatenate([prepare_picture(path, described).tensor for path in paths])
         is_same = own.dtype == expected.dtype and np.array_equal(own, expected)
         yield sample, None if is_same else own

@@ -61,7 +61,7 @@ class BundleParts(msgspec.Struct, frozen=True, kw_only=True):
         golden: Golden samples.
         hooks: Folder of firmware hooks to ship, or None.
         firmware: Firmware artefacts to ship.
-        pictures: Golden pictures to ship: path in the bundle and file.
+        pictures: Golden pictures or sounds to ship: path in the bundle and file.
         texts: Files for the generation of texts; None for a model that generates none.
         encoder: Makes vectors of texts; None for other models.
         golden_texts: Its golden texts.

@@ -294,7 +294,9 @@ class BuildOptions(TypedDict, total=False):
     ]
     leave_out_pictures: Annotated[
         bool,
-        Option("Ship no pictures of the samples; then no device proves how pictures are prepared."),
+        Option(
+            "Ship no pictures or sounds of samples; then no device proves how these are prepared."
+        ),
     ]
     created_at: Annotated[
         str | None,

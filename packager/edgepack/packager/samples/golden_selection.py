@@ -12,7 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from edgepack.bundle.golden import Golden
-from edgepack.bundle.golden_pictures import MOST_PICTURES, SUFFIXES, picture_path
+from edgepack.bundle.golden_pictures import (
+    MOST_PICTURES,
+    SOUND_SUFFIX,
+    SUFFIXES,
+    picture_path,
+    sound_path,
+)
 from edgepack.errors import BuildError
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import all_nodes
@@ -206,6 +212,22 @@ def check_repeatable(source: SourceModel, first: Outputs, second: Outputs) -> No
         remedy="export it for inference (PyTorch: model.eval()), and with random numbers that "
         "belong to it as an input",
     )
+
+
+def choose_sounds(files: Sequence[Path]) -> tuple[tuple[str, Path], ...]:
+    """Return the sounds of golden samples, path in the bundle and file, as many as fit in 2 MB.
+
+    Args:
+        files: File of each golden sample; other files than sounds are left out.
+    """
+    chosen: list[tuple[str, Path]] = []
+    left = _PICTURES_LIMIT_BYTES
+    for number, file in enumerate(files):
+        size = file.stat().st_size
+        if file.suffix.lower() == SOUND_SUFFIX and size <= left:
+            chosen.append((sound_path(number), file))
+            left -= size
+    return tuple(chosen)
 
 
 def choose_pictures(

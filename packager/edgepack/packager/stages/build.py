@@ -59,7 +59,11 @@ from edgepack.packager.reports.report import (
 from edgepack.packager.runtime.deadline import Deadline, OutOfTimeError
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.runtime.tool_versions import tool_versions
-from edgepack.packager.samples.golden_selection import MOST_SAMPLES, SIZE_LIMIT_BYTES
+from edgepack.packager.samples.golden_selection import (
+    MOST_SAMPLES,
+    SIZE_LIMIT_BYTES,
+    choose_sounds,
+)
 from edgepack.packager.stages.end_gate import EndGate, JudgedVariant
 from edgepack.packager.stages.float_pipeline import (
     FloatPipeline,
@@ -76,6 +80,7 @@ from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.description import ModelDescription
 from edgepack.tasks.inputs import PageInput
 from edgepack.tasks.table import task_of
+from edgepack.text import counted
 
 _LEAST_GOLDEN = 2
 
@@ -266,6 +271,7 @@ def _lay_out(
             graphs.setdefault(part.component, {})[part.name] = part
     joined = join_stages(pipeline, {name: tuple(own.values()) for name, own in graphs.items()})
     picture, speech = source.wiring.picture, source.speech
+    golden_files = () if request.leave_out_pictures else samples.held_out_files[:count]
     described = (PageInput(name=picture),) if picture else ()
     parts = BundleParts(
         facts=BundleFacts(
@@ -287,6 +293,7 @@ def _lay_out(
         hooks=request.hooks,
         firmware=request.firmware,
         tokenizer=speech.tokenizer if speech else None,
+        pictures=choose_sounds(golden_files),
     )
     return parts, replace(lay_out(folder, parts), variants=joined)
 
@@ -340,6 +347,12 @@ def _compose_report(
         f"to its outputs on {len(samples.held_out)} held-out samples.",
         *source.notes,
     ]
+    if parts.pictures:
+        notes.append(
+            f"The bundle carries {counted(len(parts.pictures), 'sound')} of the golden samples as "
+            "given. Devices prove their preparation with these. --leave-out-pictures leaves them "
+            "out."
+        )
     return Report(
         name=facts.name,
         version=facts.version,

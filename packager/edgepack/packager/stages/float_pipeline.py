@@ -10,6 +10,7 @@ from edgepack.agent.runtime.opening import open_model_file
 from edgepack.agent.runtime.pipelines import PipelineSession
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.agent.runtime.sessions import Session
+from edgepack.bundle.golden_pictures import SOUND_SUFFIX
 from edgepack.bundle.plain_arrays import encode_arrays, read_arrays
 from edgepack.durable import write_file
 from edgepack.errors import BuildError, DeviceError, PictureError, SoundError
@@ -17,8 +18,7 @@ from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.samples.files import RANDOM_PREFIX
 from edgepack.packager.stages.pipeline_file import PipelineSource
 from edgepack.pictures.prepare import load_page
-from edgepack.sound.features import cut_sound, prepare_sound
-from edgepack.sound.waves import SUFFIX as SOUND
+from edgepack.sound.features import prepare_start
 from edgepack.sound.waves import open_sound
 from edgepack.stages.running import Record, Spec, specs_of
 from edgepack.stages.wiring import Resize, StageWiring, Wiring
@@ -43,12 +43,12 @@ class PipelineSamples(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         calibration, held_out: Inputs of each sample.
-        names: Names of the files, held-out ones behind the others.
+        held_out_files: File of each held-out sample.
     """
 
     calibration: tuple[dict[str, Tensor], ...]
     held_out: tuple[dict[str, Tensor], ...]
-    names: tuple[str, ...]
+    held_out_files: tuple[Path, ...]
 
 
 def digest_samples(samples: Sequence[Mapping[str, Tensor]]) -> str:
@@ -69,10 +69,10 @@ def open_pipeline_samples(
     Raises:
         BuildError: There are too few samples, or one cannot be read or does not fit.
     """
-    names, samples = _read_folder(source, calibration, "--calibration")
+    files, samples = _read_folder(source, calibration, "--calibration")
     if evaluation:
-        more, held_out = _read_folder(source, evaluation, "--evaluation")
-        return PipelineSamples(calibration=samples, held_out=held_out, names=(*names, *more))
+        files, held_out = _read_folder(source, evaluation, "--evaluation")
+        return PipelineSamples(calibration=samples, held_out=held_out, held_out_files=files)
     if len(samples) < _FEWEST:
         raise BuildError(
             f"{len(samples)} samples cannot be divided, {_FEWEST} are needed at least",
@@ -85,13 +85,13 @@ def open_pipeline_samples(
     return PipelineSamples(
         calibration=tuple(samples[place] for place in order),
         held_out=tuple(samples[place] for place in held),
-        names=tuple(names[place] for place in (*order, *held)),
+        held_out_files=tuple(files[place] for place in held),
     )
 
 
 def _read_folder(
     source: PipelineSource, given: object, option: str
-) -> tuple[tuple[str, ...], tuple[dict[str, Tensor], ...]]:
+) -> tuple[tuple[Path, ...], tuple[dict[str, Tensor], ...]]:
     if not isinstance(given, str | Path) or not given or str(given).startswith(RANDOM_PREFIX):
         raise BuildError(
             "a pipeline is built with real samples: its stages see what the stages before give",
@@ -112,13 +112,13 @@ def _read_folder(
             found_in=option,
             remedy="name a folder of real samples",
         )
-    return tuple(path.name for path in paths), tuple(_read(source, path) for path in paths)
+    return tuple(paths), tuple(_read(source, path) for path in paths)
 
 
 def _file_kinds(source: PipelineSource) -> tuple[str, ...]:
     """Return the suffixes of files that a device prepares for the pipeline."""
     if source.speech is not None:
-        return (SOUND,)
+        return (SOUND_SUFFIX,)
     return _PICTURES if source.wiring.picture and len(source.wiring.inputs) == 1 else ()
 
 
@@ -126,9 +126,8 @@ def _read(source: PipelineSource, path: Path) -> dict[str, Tensor]:
     """Return the inputs of a sample; of a sound that is longer than a chunk, the first chunk."""
     wiring, speech = source.wiring, source.speech
     try:
-        if speech is not None and path.suffix.lower() == SOUND:
-            samples = next(cut_sound(open_sound(path), speech.described))
-            features = prepare_sound(samples, speech.described)
+        if speech is not None and path.suffix.lower() == SOUND_SUFFIX:
+            features = prepare_start(open_sound(path), speech.described)
             return {wiring.inputs[0].name: features.astype(wiring.inputs[0].dtype, copy=False)}
         if path.suffix.lower() != ".npz":
             return {wiring.picture: load_page(path)}
