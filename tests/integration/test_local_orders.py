@@ -112,6 +112,7 @@ def test_a_running_agent_carries_out_what_commands_order(
             done = run("install", one, *config)
             assert done.returncode == 1
             assert "release 1 is offered, release 2 was committed here" in done.stderr
+            assert "state=ROLLED_BACK" not in done.stderr, "the end of the order before"
 
             done = run("rollback", "tiny", *config)
             assert done.returncode == 0, done.stderr

@@ -31,6 +31,7 @@ from edgepack.agent.state.unix_socket import peer_user
 from edgepack.agent.update.dependencies import Link
 from edgepack.agent.update.local_install import why_not_done
 from edgepack.agent.update.models import Models
+from edgepack.agent.update.updater import Updater
 from edgepack.errors import EdgepackError, TransferError
 from edgepack.wire.orders import RunModel
 from edgepack.wire.transfers import Need
@@ -206,6 +207,8 @@ class _Command:
             if isinstance(packet, LocalOrder) and self._order is None:
                 try:
                     if not _has_ended(models, packet):
+                        if packet.name in models:  # The state of an order before is no progress.
+                            self._told = _progress(models[packet.name])
                         models.install(packet.name, packet.order)
                 except EdgepackError as error:
                     self.end(error.problem, error.remedy or "")
@@ -226,7 +229,7 @@ class _Command:
             self.end("another order took its place")
             return True
         updater = models[self._order.name]
-        told = Progress(state=updater.journal.state, because=updater.journal.because)
+        told = _progress(updater)
         if told != self._told:
             self._told = told
             self.send(told)
@@ -266,6 +269,10 @@ class _Command:
         with contextlib.suppress(queue.Empty):  # `read` may wait for room.
             while True:
                 self._packets.get_nowait()
+
+
+def _progress(updater: Updater) -> Progress:
+    return Progress(state=updater.journal.state, because=updater.journal.because)
 
 
 def _has_ended(models: Models, order: LocalOrder) -> bool:
