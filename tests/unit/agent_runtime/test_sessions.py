@@ -76,6 +76,26 @@ def test_a_free_dimension_takes_any_size(tmp_path: Path) -> None:
     assert session.run({"x": np.zeros((5, 3, 8, 8), np.float32)})["y"].shape == (5, 4)
 
 
+def test_inputs_whose_shared_size_differs_are_told_only_where_the_model_fails(
+    tmp_path: Path,
+) -> None:
+    tensors = {
+        name: onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", 2])
+        for name in ("a", "b", "y")
+    }
+    node = onnx.helper.make_node("Add", ["a", "b"], ["y"])
+    graph = onnx.helper.make_graph([node], "sum", [tensors["a"], tensors["b"]], [tensors["y"]])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "sum.onnx"
+    )
+    session = open_model_file(tmp_path / "sum.onnx")
+    three = np.ones((3, 2), np.float32)
+    assert session.run({"a": three, "b": three[:1]})["y"].shape == (3, 2), "the operator repeats b"
+    with pytest.raises(ValueError, match="'batch' is 3 in input 'a' and 2 in input 'b'"):
+        session.run({"a": three, "b": three[:2]})
+
+
 def test_a_closed_session_says_so(session: Session) -> None:
     session.close()
     with pytest.raises(ValueError, match="the session is closed"):

@@ -138,6 +138,7 @@ class Session:
                 raise failure
             found = session.run(self._output_names, {**feeds, **more})
         except self._errors as error:
+            check_shared_sizes(self.inputs, feeds)
             raise self._failed(error) from error
         return dict(zip(self._output_names, found, strict=True))
 
@@ -246,6 +247,28 @@ def check_feeds(inputs: tuple[SessionTensor, ...], feeds: Mapping[str, Tensor]) 
                 f"input '{tensor.name}' has shape {list(value.shape)}, "
                 f"expected [{', '.join(str(size) or '?' for size in tensor.shape)}]"
             )
+
+
+def check_shared_sizes(inputs: tuple[SessionTensor, ...], feeds: Mapping[str, Tensor]) -> None:
+    """Check dimensions of one name in several inputs; only a failure of a model needs the check.
+
+    Args:
+        inputs: Inputs of the model.
+        feeds: Tensors that `check_feeds` accepts.
+
+    Raises:
+        ValueError: A dimension has several sizes.
+    """
+    found: dict[str, tuple[str, int]] = {}
+    for tensor in inputs:
+        for name, size in zip(tensor.shape, feeds[tensor.name].shape, strict=True):
+            if isinstance(name, str) and name:
+                first, expected = found.setdefault(name, (tensor.name, size))
+                if size != expected:
+                    raise ValueError(
+                        f"dimension '{name}' is {expected} in input '{first}' and {size} in input "
+                        f"'{tensor.name}'"
+                    )
 
 
 def name_single(names: Sequence[str], array: object) -> dict[str, Tensor]:

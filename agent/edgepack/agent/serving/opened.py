@@ -20,7 +20,13 @@ from edgepack.agent.generation.vectors import (
     has_tokenizers,
     texts_need_package,
 )
-from edgepack.agent.runtime.sessions import SessionTensor, Tensor, check_feeds, name_single
+from edgepack.agent.runtime.sessions import (
+    SessionTensor,
+    Tensor,
+    check_feeds,
+    check_shared_sizes,
+    name_single,
+)
 from edgepack.agent.runtime.slot_opening import OpenedSlot, open_slot
 from edgepack.agent.serving.adapters import Adapters, RecordOf
 from edgepack.agent.serving.capture import SampleKeeper
@@ -247,6 +253,7 @@ class OpenedModel:
             return False
         try:
             check_feeds(self.inputs_before, feeds)
+            check_shared_sizes(self.inputs_before, feeds)
         except ValueError:
             return False
         return True
