@@ -244,6 +244,17 @@ def test_fault_is_answered_and_the_connection_goes_on(
     assert "ZeroDivisionError" in caplog.text
 
 
+def test_compressed_body_is_named_and_the_connection_goes_on(run: Callable[..., None]) -> None:
+    async def test(connect: Connect) -> None:
+        post = b"POST / HTTP/1.1\r\nContent-Length: 2\r\nContent-Encoding: %s\r\n\r\n{}"
+        said = await ask(connect, post % b"gzip" + post % b"identity")
+        parts = said.split(b"HTTP/1.1 ")[1:]
+        assert [part[:3] for part in parts] == [b"415", b"200"]
+        assert b"compressed, as by 'gzip'" in parts[0]
+
+    run(test)
+
+
 def test_client_that_goes_in_the_middle_leaves_nothing(run: Callable[..., None]) -> None:
     async def test(connect: Connect) -> None:
         body = b"POST / HTTP/1.1\r\nContent-Length: 4000000\r\n\r\n"

@@ -178,6 +178,7 @@ class Answers(TextAnswers):
         watch = Stopwatch()
         model = self._model(call)
         try:
+            model.check_room()  # Before the work of decoding.
             decoded = decode(self.regions)
             message = decoded.message
             check_outputs(

@@ -117,6 +117,17 @@ class Owner(Protocol):
         """
 
 
+def _check_coding(head: Head) -> None:
+    """Check that a body is sent as it is.
+
+    Raises:
+        HttpError: The body is compressed.
+    """
+    coding = head.fields.get(b"content-encoding", b"").decode("latin-1").lower()
+    if coding not in ("", "identity"):
+        raise HttpError(415, f"the body is compressed, as by {coding[:100]!a}: send it plain")
+
+
 def error_response(error: HttpError) -> Response:
     """Return an error in the protocol's form."""
     fields = f"Retry-After: {error.retry_s}\r\n" if error.retry_s else ""
@@ -428,6 +439,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self._head is not None
         self._is_busy = True
         try:
+            _check_coding(self._head)
             self._handle(Request(self._head, body, self._find_peer, self._is_web), self)
         except HttpError as error:
             self.respond(error_response(error))

@@ -148,6 +148,18 @@ class HostedModel:
         now = time.perf_counter_ns()
         return any(now - one.progress_ns > limit_ns for one in tuple(self._running))
 
+    def check_room(self) -> None:
+        """Check that another request may wait.
+
+        Raises:
+            HttpError: Too many requests wait.
+        """
+        if self.busy >= self._limit:
+            self.rejected += 1
+            raise HttpError(
+                429, f"{self._limit} requests for model '{self.name}' run or wait", retry_s=1
+            )
+
     def submit(
         self, inference: Inference, done: Callable[[Inference], None]
     ) -> Callable[[], object] | None:
@@ -163,11 +175,7 @@ class HostedModel:
         Raises:
             HttpError: Too many requests wait.
         """
-        if self.busy >= self._limit:
-            self.rejected += 1
-            raise HttpError(
-                429, f"{self._limit} requests for model '{self.name}' run or wait", retry_s=1
-            )
+        self.check_room()
         self.busy += 1
         if self.is_quick and inference.picture is None and not inference.is_long:
             self._run(inference)

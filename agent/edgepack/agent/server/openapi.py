@@ -23,6 +23,7 @@ _ERRORS = {
     "404": "No such path, model, version or sequence.",
     "405": "No such method.",
     "413": "The request is too long.",
+    "415": "The body is compressed.",
     "429": "The model's queue is full.",
     "500": "The provider failed.",
     "503": "The model does not serve.",
