@@ -18,6 +18,7 @@ import pytest
 
 from edgepack.agent import DeviceError, SoundError, open_model
 from edgepack.bundle.forms import read_manifest
+from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import BuildError
 from edgepack.packager.stages.pipeline_file import read_pipeline
 from tests.huggingface.tone_words import LONG_WORDS, RATE, draw_sound, write_wave
@@ -129,6 +130,28 @@ def test_a_device_that_prepares_sounds_otherwise_rejects_the_bundle(
         replace_file(other, key, f"golden/sounds/{number}-0.wav", content)
     with pytest.raises(AssertionError, match="2 of 8 samples prepared here differ in bits"):
         install(other, key, tmp_path / "device")
+
+
+def test_an_encrypted_bundle_shows_no_sound_and_serves_on_its_device(
+    key: Path, tmp_path: Path
+) -> None:
+    own, bundle, state = tmp_path / "device", tmp_path / "speech-1.0.0", tmp_path / "state"
+    write_key_pair(generate_key(), own)
+    sounds = write_sounds(tmp_path / "wav", 6)
+    edgepack(
+        *("build", FOLDER, "--profile", "fp32", "--calibration", sounds, "--key", key),
+        *("--encrypt-to", own.with_suffix(".pub"), "-o", bundle),
+    )
+    assert b"RIFF" not in (bundle / "golden" / "sounds" / "0-0.wav").read_bytes()
+    state.mkdir()
+    (state / "agent.toml").write_text(
+        f'device = "d"\nstate_dir = "{state}"\n[trust]\nkeys = ["{key.with_suffix(".pub")}"]\n'
+        f'[decryption]\nkey_file = "{own.with_suffix(".key")}"\n[probe]\nruns = 1\n'
+    )
+    words = ("install", bundle, "--config", state / "agent.toml", "--soak", "0")
+    assert "prepared  2 golden sounds" in edgepack(*words, module="edgepack.agent.cli")
+    with open_model("speech", state, threads=1) as model:
+        assert model.transcribe(sounds / "03.wav") == SHORT[3]
 
 
 def test_infer_prints_the_text_of_a_file(served: tuple[ModelServer, str], sounds: Path) -> None:
@@ -251,6 +274,11 @@ def test_hostile_forms_are_refused_and_the_server_serves_on(
         told = server.ask("POST", path, body, kind)
         assert told.status in (400, 404), body[:80]
         assert words in told.value["error"]["message"], told.value
+    described = server.ask("GET", "/v2/openapi.json").value
+    kinds = described["paths"][path]["post"]["requestBody"]["content"]
+    assert kinds["multipart/form-data"]["schema"]["$ref"].endswith("TranscriptionForm")
+    form = described["components"]["schemas"]["TranscriptionForm"]
+    assert form["properties"]["file"] == {"type": "string", "contentMediaType": "audio/wav"}
     for kind, words in (
         ({"Content-Type": "application/json"}, "is no form"),
         ({"Content-Type": "multipart/form-data"}, "is no form"),

@@ -217,6 +217,9 @@ class EmbeddingAnswer(msgspec.Struct, frozen=True, kw_only=True):
     usage: EmbeddingUsage
 
 
+_WAVE = {"type": "string", "contentMediaType": "audio/wav"}
+
+
 class TranscriptionForm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Request for the text of a sound, a form of parts.
 
@@ -227,7 +230,7 @@ class TranscriptionForm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         language, prompt, temperature: Accepted only with a value that changes nothing.
     """
 
-    file: Annotated[bytes, msgspec.Meta(extra_json_schema={"contentEncoding": "binary"})]
+    file: Annotated[Any, msgspec.Meta(extra_json_schema=_WAVE)]
     model: str
     response_format: Literal["json", "text"] = "json"
     language: str = ""

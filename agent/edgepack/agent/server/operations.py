@@ -46,8 +46,7 @@ class Operation(NamedTuple):
         path: Path; open parts are in braces.
         text: Summary.
         gives: Type of the answer; None for a text.
-        takes: Type of the request's JSON, `bytes` for a file, a struct with bytes for a form; None
-            without a body.
+        takes: Type of the request's JSON or form, `bytes` for a file; None without a body.
     """
 
     name: str
