@@ -180,11 +180,16 @@ def test_adapter_is_built_installed_and_chosen_by_its_name(
             status, problem = post(url, body)
             assert status == 503
             assert re.search(because, problem)
-        run(device, 0, "rollback", "chat")
-        wait_until(lambda: device.pointer("support") is not None, device.said)
-        journal = device.journal("support")
-        assert journal is not None
-        assert journal.state == "COMMITTED"
+        install(device, build_adapter(private, tmp_path / "support-1.1.0.edgepack", newer))
+
+        def serves(name: str, version: str, state: str) -> bool:
+            pointer, journal = device.pointer(name), device.journal(name)
+            is_there = pointer is not None and pointer.bundle.version == version
+            return is_there and journal is not None and journal.state == state
+
+        run(device, 0, "rollback", "chat")  # The adapter for its base is put back with it.
+        wait_until(lambda: serves("support", "1.0.0", "ROLLED_BACK"), device.said)
+        wait_until(lambda: serves("sales", "1.0.0", "COMMITTED"), device.said)
         with open_model("chat", device.state_dir, threads=1) as model:
             text = model.generate(MESSAGES, adapter="support", **settings).whole().text
         assert text == wanted["merged"]

@@ -258,7 +258,7 @@ def test_a_refused_profile_fails_the_build_unless_it_may_go_on(
     [
         (("--profile", "cppu"), "there is no profile 'cppu'"),
         (("--key", "gone.key"), "gone.key"),
-        (("--key", "release.pub"), "a public key cannot sign"),
+        (("--key", "release.pub"), "the file holds a public key"),
         (("--shape", "images=one"), "'images=one' is not a shape"),
         (("--shape", "pixels=1,3,8,8"), "the model has no input 'pixels'; it has images"),
         (("--calibration", "gone"), "there are no samples at gone"),

@@ -18,6 +18,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from edgepack.agent import DeviceError, open_model
+from edgepack.agent.serving import capture
+from edgepack.agent.state.captured import CaptureSettings, captured_folder, switch_capture
 from edgepack.bundle.chunks import entry
 from edgepack.bundle.forms import read_manifest
 from edgepack.bundle.keys import load_private_key
@@ -112,6 +114,10 @@ def test_vectors_are_those_of_sentence_transformers(served: tuple[ModelServer, s
         for empty, words in (([], "there are no texts"), ("", "it is empty")):
             with pytest.raises(ValueError, match=words):
                 model.embed(empty)
+        others: tuple[Any, ...] = (None, 3, b"no", np.array(["no"]))
+        for other in others:
+            with pytest.raises(ValueError, match="give a text, a list of texts, or arrays"):
+                model.embed(other)
         with pytest.raises(ValueError, match="writes no texts"):
             model.generate("Once")
     with open_model("sentences", server.state_dir, via="server") as model:
@@ -119,6 +125,21 @@ def test_vectors_are_those_of_sentence_transformers(served: tuple[ModelServer, s
         np.testing.assert_allclose(model.embed(TEXTS[2]), VECTORS[2], atol=2e-6)
         with pytest.raises(ValueError, match="the model reads 48"):
             model.embed(LONG)
+
+
+def test_texts_are_captured_only_if_the_settings_name_the_encoder(
+    served: tuple[ModelServer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state_dir = served[0].state_dir
+    monkeypatch.setattr(capture, "OFFER_S", 0.0)
+    for texts, kept in (((), 0), (("sentences",), 1)):
+        settings = CaptureSettings(samples=10, max_bytes=10**6, texts=texts)
+        assert switch_capture(state_dir, settings) == ""
+        with open_model("sentences", state_dir, threads=1) as model:
+            model.embed("a secret")
+            model._here().keeper.write()
+        assert len(list(captured_folder(state_dir).glob("*.npz"))) == kept
+    switch_capture(state_dir, CaptureSettings(samples=0, max_bytes=0))
 
 
 def test_a_device_without_tokenizers_says_what_to_install_and_takes_arrays(

@@ -221,8 +221,8 @@ class CaptureConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         upload_bytes_per_day: Bytes of samples that the device sends on a day (UTC), at most.
         recipient: PEM file of the only public key to which the device encrypts samples; "" takes
             the key of a signed request.
-        texts: Names of models that write texts whose inputs may be kept like those of other
-            models: they are texts.
+        texts: Names of models that write texts, or make vectors of texts, whose inputs may be kept
+            like those of other models: they are texts.
     """
 
     samples: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 0

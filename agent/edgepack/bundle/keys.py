@@ -132,7 +132,7 @@ def load_private_key(path: Path) -> PrivateKey:
     content = _read(path)
     if b"-----BEGIN PUBLIC KEY-----" in content:
         raise SignatureError(
-            "a public key cannot sign",
+            "the file holds a public key, and a private key is needed",
             found_in=str(path),
             remedy="name the private key, most often the file that ends in .key",
         )

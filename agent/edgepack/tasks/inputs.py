@@ -197,9 +197,10 @@ class TextInput(
     def words(self) -> str:
         """Description for a person, a line."""
         made = "" if self.pooling == "none" else f", pooling {self.pooling}"
+        before = f" behind {self.prefix!a}" if self.prefix else ""
         return (
-            f"text of at most {self.max_tokens} tokens, for a vector of {self.dimensions} values "
-            f"from {self.output}{made}{', length 1' if self.normalize else ''}"
+            f"text of at most {self.max_tokens} tokens{before}, for a vector of {self.dimensions} "
+            f"values from {self.output}{made}{', length 1' if self.normalize else ''}"
         )
 
 

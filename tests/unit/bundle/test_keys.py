@@ -82,7 +82,7 @@ def test_a_passphrase_in_the_environment_does_not_disturb_a_plain_key(
 
 def test_the_two_keys_are_not_taken_for_each_other(tmp_path: Path) -> None:
     private, public = write_key_pair(generate_key(), tmp_path / "release")
-    with pytest.raises(SignatureError, match="a public key cannot sign"):
+    with pytest.raises(SignatureError, match="a public key, and a private key is needed"):
         load_private_key(public)
     with pytest.raises(SignatureError, match="this is a private key"):
         load_public_key(private)

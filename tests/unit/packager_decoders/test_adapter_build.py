@@ -175,6 +175,10 @@ def test_base_and_options_that_do_not_belong_to_an_adapter_are_rejected(
         ((*words, *base, "--profile", "cpu", "-o", "a-1.0.0"), "takes no --profiles"),
         ((other, *words, *base, "-o", "a-1.0.0"), "is not the source of chat 1.0.0"),
         ((LLAMA, *base, "-o", "a-1.0.0"), "a base was named, and no adapter"),
+        (
+            (LLAMA, "--decryption-key", "a.key", "-o", "a-1.0.0"),
+            "a key to decrypt a base was named",
+        ),
         (("--adapter", ADAPTER, *base, "-o", "a-1.0.0"), "none were given"),
     ):
         done = _run(folder, *given)

@@ -135,7 +135,7 @@ def test_other_models_are_not_decoders_of_texts(tmp_path: Path) -> None:
     [
         ({"max_position_embeddings": 0}, "`int` >= 1"),
         ({"num_key_value_heads": 3}, "4 heads share 3 keys"),
-        ({"head_dim": 20}, "a head has 20 values"),
+        ({"head_dim": 20}, "^a head has 20 values"),
         ({"vocab_size": 73}, r"has the shape \[72, 48\].* means \[73, 48\]"),
         ({"intermediate_size": 81}, r"has the shape \[48, 80\].* means \[48, 81\]"),
         ({"num_hidden_layers": 1}, "the weights have 9 tensors that a decoder of the kind llama"),

@@ -107,6 +107,7 @@ def test_lengths_and_prompts_are_those_of_sentence_transformers(
     )
     described = open_folder(folder, tmp_path).encoder.described
     assert (described.max_tokens, described.prefix) == (20, "query: ")
+    assert "text of at most 20 tokens behind 'query: ', for a vector" in described.words
     change(folder / "config.json", model_type="roberta", pad_token_id=1)
     change(folder / "sentence_bert_config.json", max_seq_length=512)
     assert open_folder(folder, tmp_path).encoder.described.max_tokens == 46

@@ -188,7 +188,11 @@ class Answering(ABC):
                 if not all(isinstance(text, str) for text in question):
                     raise ValueError("a list of texts has strings only")
                 return release.embed_texts(question)
-            if isinstance(question, str) and release.description.text is not None:
+            if release.description.text is not None and not isinstance(question, Mapping):
+                if not isinstance(question, str):
+                    raise ValueError(
+                        "the model embeds texts: give a text, a list of texts, or arrays"
+                    )
                 vector: npt.NDArray[Any] = release.embed_texts([question])[0]
                 return vector
             picture: Any = question

@@ -337,7 +337,7 @@ def open_release(
     facts = opened.manifest.facts
     reference = shifted(facts.reference, opened.variant.facts.confidence)
     record.sketches.expect(reference, facts.description)
-    keeper.are_texts = facts.generation is not None
+    keeper.are_texts = facts.generation is not None or facts.description.text is not None
     release = OpenedModel(state_dir, pointer, opened, record, keeper, marks)
     if facts.description.text is not None and has_tokenizers():
         release.vectors = TextVectors(

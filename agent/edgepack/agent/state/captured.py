@@ -85,7 +85,7 @@ class CaptureSettings(msgspec.Struct, frozen=True, kw_only=True):
         disk_reserve_bytes: Free space that must be left.
         requests: By model: the request for which samples are chosen.
         uploading: Requests whose samples wait for their upload.
-        texts: Models that write texts and whose inputs may be kept.
+        texts: Models of texts, such as encoders, whose inputs may be kept.
     """
 
     samples: int

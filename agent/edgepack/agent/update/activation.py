@@ -99,7 +99,8 @@ def soak(context: UpdateContext) -> Step:
         return Wait(seconds=SOAK_LOOK_S)
     if held_up := context.run_hooks("committed", "before"):
         return held_up
-    back, previous = context.journal.back, context.journal.previous
+    # Where a new base stopped an adapter, the stopped release is kept for a rollback of the base.
+    back, previous = context.journal.back or context.journal.committed, context.journal.previous
     told = _told(seen) + _tell_behind(context, soaked_s) + tell_shadow(context, shadowed)
     return Ended(
         outcome="firmware" if context.journal.firmware else "success",

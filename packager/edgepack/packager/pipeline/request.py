@@ -519,8 +519,9 @@ def _check_adapter(model: str | Path | None, options: BuildOptions) -> Path | No
     adapter, base = options.get("adapter"), options.get("base")
     if not adapter:
         if base or options.get("decryption_key") or model is None:
+            named = "a base" if base else "a key to decrypt a base"
             raise BuildError(
-                "no model was named" if model is None else "a base was named, and no adapter",
+                "no model was named" if model is None else f"{named} was named, and no adapter",
                 remedy="edgepack build MODEL …"
                 if model is None
                 else "--adapter FOLDER --base BUNDLE",

@@ -171,11 +171,11 @@ def read_shape(document: Mapping[str, Any], file: Path, context: int | None) -> 
         )
     head_size = config.head_dim or config.hidden_size // heads
     if head_size % 16 and not family.has_positions:
-        raise _contradiction(
-            file,
-            "head_dim",
+        raise BuildError(
             f"a head has {head_size} values, and ONNX Runtime's GroupQueryAttention rotates "
             "multiples of 16",
+            found_in=f"{file}, head_dim",
+            remedy="optimum-cli export onnx, and build its folder: that graph is taken unchanged",
         )
     rotary, local, longest = read_rotary(document, file, head_size)
     longest = min(longest, config.max_position_embeddings)
