@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import threading
@@ -207,6 +208,20 @@ def test_queue_beyond_its_length_is_rejected_and_others_are_served(server: Model
     statistics = server.ask("GET", "/v2/models/slow/stats").value["model_stats"][0]
     assert statistics["inference_stats"]["success"]["count"] >= 4
     assert f'edgepack_outcome="queue_full"}} {float(len(rejected))}' in metrics(server)
+
+
+def test_large_json_keeps_no_other_request_waiting(server: ModelServer) -> None:
+    """A thread reads the numbers: a small request that comes later is answered first."""
+    number = 1_500_000
+    given = message(tiny())
+    given["inputs"][0] |= {"shape": [number], "data": [0.5] * number}
+    text = json.dumps(given).encode()
+    head = "POST /v2/models/tiny/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+    with server.connect() as large:
+        large.sendall(f"{head}{len(text)}\r\n\r\n".encode() + text)
+        assert server.infer("tiny", message(tiny())).status == 200
+        assert not select.select([large], [], [], 0)[0], "the small request waited"
+        assert b"has shape [1500000]" in large.recv(65536)
 
 
 def metrics(server: ModelServer) -> str:

@@ -3,6 +3,7 @@
 import importlib.metadata
 import logging
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from edgepack.agent.inference_protocol.messages import (
     PLATFORM,
     SERVER_NAME,
     ImageAnswer,
+    InferRequest,
     InferResponse,
     Live,
     ModelFacts,
@@ -40,11 +42,16 @@ from edgepack.agent.server.hosted_model import (
 from edgepack.agent.server.hosting import Hosting
 from edgepack.agent.server.http_messages import FAULT, HttpError, Response
 from edgepack.agent.server.inferring import (
+    LARGE_JSON_BYTES,
+    LARGE_VALUES,
     Decoded,
     check_outputs,
+    count_json_values,
     decode_request,
     describe_outputs,
     encode_response,
+    read_large,
+    split_body,
 )
 from edgepack.agent.server.openapi import describe_operations
 from edgepack.agent.server.regions import Regions
@@ -72,6 +79,7 @@ class Answers(TextAnswers):
         super().__init__(hosting)
         self._render_metrics = render_metrics
         self.regions = Regions(blocks)
+        self._threads = ThreadPoolExecutor(1, "edgepack-json")
         self._version = importlib.metadata.version("edgepack")
 
     def describe_server(self, call: Call) -> Response:
@@ -157,7 +165,31 @@ class Answers(TextAnswers):
 
     def infer(self, call: Call) -> None:
         """Run an inference; the answer may come later."""
-        self.run(call, lambda regions: decode_request(call.request, regions), encode_response)
+        text, _ = split_body(call.request)
+        model = self._model(call)
+        if len(text) < LARGE_JSON_BYTES or model.is_full:
+            self.run(call, lambda regions: decode_request(call.request, regions), encode_response)
+            return
+        model.busy += 1
+        future = self._threads.submit(read_large, text)
+        future.add_done_callback(
+            lambda future: self._loop.call_soon_threadsafe(self._infer_large, call, model, future)
+        )
+
+    def _infer_large(self, call: Call, model: HostedModel, read: Future[InferRequest]) -> None:
+        """Run an inference whose JSON a thread has read."""
+        model.busy -= 1
+        try:
+            self.run(
+                call,
+                lambda regions: decode_request(call.request, regions, read.result()),
+                encode_response,
+            )
+        except HttpError as error:
+            call.exchange.respond(error_response(error))
+        except Exception:  # the outermost loop of what peers can cause
+            log.exception("a large request fails because of a fault")
+            call.exchange.respond(error_response(HttpError(500, FAULT)))
 
     def run(
         self,
@@ -204,9 +236,12 @@ class Answers(TextAnswers):
             if sequence and settings.sequence_end:
                 model.end_sequence(sequence)
 
+        def is_large(inference: Inference) -> bool:
+            return count_json_values(message, inference.outputs) > LARGE_VALUES
+
         watch.read()
         inference = Inference(decoded.feeds, session, watch, version=_version(call))
-        self._submit(call, model, inference, encode, end)
+        self._submit(call, model, inference, encode, end, is_large)
 
     def answer_image(self, call: Call) -> None:
         """Answer a picture; the answer comes later."""
@@ -241,6 +276,7 @@ class Answers(TextAnswers):
         inference: Inference,
         encode: Callable[[Inference, str], Response],
         end: Callable[[], object] = lambda: None,
+        is_large: Callable[[Inference], bool] = lambda _: False,
     ) -> None:
         """Run an inference now or later, and respond.
 
@@ -250,20 +286,31 @@ class Answers(TextAnswers):
             inference: The inference.
             encode: Returns the response of a release, by its version.
             end: Called after the inference.
+            is_large: Returns whether a thread encodes the response.
 
         Raises:
             HttpError: Too many requests wait.
         """
         watch = inference.watch
 
-        def answer(inference: Inference) -> None:
+        def respond() -> Response:
             try:
-                response = encode(inference, find_version(model.name, inference))
+                return encode(inference, find_version(model.name, inference))
             except HttpError as error:
-                response = error_response(error)
+                return error_response(error)
             except Exception:  # the outermost loop of what peers can cause
                 log.exception("model=%s an answer fails because of a fault", model.name)
-                response = error_response(HttpError(500, FAULT))
+                return error_response(HttpError(500, FAULT))
+
+        def answer(inference: Inference) -> None:
+            if not is_large(inference):
+                finish(respond())
+                return
+            self._threads.submit(respond).add_done_callback(
+                lambda future: self._loop.call_soon_threadsafe(finish, future.result())
+            )
+
+        def finish(response: Response) -> None:
             watch.add_to(model.statistics, is_good=response.status == 200)
             end()
             call.exchange.respond(response)

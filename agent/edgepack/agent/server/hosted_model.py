@@ -148,13 +148,18 @@ class HostedModel:
         now = time.perf_counter_ns()
         return any(now - one.progress_ns > limit_ns for one in tuple(self._running))
 
+    @property
+    def is_full(self) -> bool:
+        """True if no other request may wait."""
+        return self.busy >= self._limit
+
     def check_room(self) -> None:
         """Check that another request may wait.
 
         Raises:
             HttpError: Too many requests wait.
         """
-        if self.busy >= self._limit:
+        if self.is_full:
             self.rejected += 1
             raise HttpError(
                 429, f"{self._limit} requests for model '{self.name}' run or wait", retry_s=1

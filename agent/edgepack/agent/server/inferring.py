@@ -32,6 +32,10 @@ from edgepack.decoding import json_decoder
 _LENGTH_FIELD = JSON_LENGTH.lower().encode()
 _DECODER = json_decoder(InferRequest)
 _ALIGNMENT = 64
+LARGE_JSON_BYTES = 32 * 1024
+"""JSON of a request from which on a thread reads it: the event loop must not wait for numbers."""
+LARGE_VALUES = 8192
+"""Values of an answer in JSON, likewise."""
 
 
 class Decoded(NamedTuple):
@@ -48,15 +52,11 @@ class Decoded(NamedTuple):
     find_peer: Callable[[], int | None]
 
 
-def decode_request(request: Request, regions: Regions) -> Decoded:
-    """Return an inference request with its inputs.
-
-    Args:
-        request: JSON, with or without binary tensors behind.
-        regions: Regions of shared memory.
+def split_body(request: Request) -> tuple[memoryview, memoryview]:
+    """Return the JSON of a request, and the binary tensors behind.
 
     Raises:
-        HttpError: The request is malformed.
+        HttpError: The length of the JSON is wrong, or too large.
     """
     body, length = request.body, request.head.fields.get(_LENGTH_FIELD)
     binary = body[len(body) :]
@@ -69,10 +69,55 @@ def decode_request(request: Request, regions: Regions) -> Decoded:
             413,
             f"the JSON has more than {MAX_JSON_BYTES} bytes: send tensors in binary form",
         )
+    return body, binary
+
+
+def _read_message(text: memoryview) -> InferRequest:
     try:
-        message = _DECODER.decode(body)
+        return _DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HttpError(400, f"the JSON of the request is malformed: {error}") from error
+
+
+def read_large(text: memoryview) -> InferRequest:
+    """Return a message with arrays in place of its lists of values; in any thread.
+
+    Args:
+        text: JSON.
+
+    Raises:
+        HttpError: The JSON or a list is malformed.
+    """
+    message = _read_message(text)
+    inputs = []
+    try:
+        for tensor in message.inputs:
+            place, data = tensor.parameters, tensor.data
+            if data is not None and place.binary_data_size is None:
+                dtype = dtype_of(tensor.name, tensor.datatype)
+                data = read_json(tensor.name, dtype, tensor.shape, data)
+            inputs.append(msgspec.structs.replace(tensor, data=data))
+    except ValueError as error:
+        raise HttpError(400, str(error)) from error
+    return msgspec.structs.replace(message, inputs=inputs)
+
+
+def decode_request(
+    request: Request, regions: Regions, message: InferRequest | None = None
+) -> Decoded:
+    """Return an inference request with its inputs.
+
+    Args:
+        request: JSON, with or without binary tensors behind.
+        regions: Regions of shared memory.
+        message: The JSON as `read_large` returns it; None to read the JSON.
+
+    Raises:
+        HttpError: The request is malformed.
+    """
+    text, binary = split_body(request)
+    if message is None:
+        message = _read_message(text)
     at = 0
 
     def take(tensor: InputTensor, size: int) -> memoryview:
@@ -146,6 +191,8 @@ def _read(tensor: InputTensor, find_peer: Callable[[], int | None], regions: Reg
         return array if is_fixed else array.copy()
     if tensor.data is None:
         raise ValueError(f"input '{tensor.name[:100]}' has no data")
+    if isinstance(tensor.data, np.ndarray):
+        return tensor.data
     return read_json(tensor.name, dtype, tensor.shape, tensor.data)
 
 
@@ -164,6 +211,25 @@ def check_outputs(message: InferRequest, names: tuple[str, ...]) -> None:
             raise HttpError(400, "the server does not have the classification extension")
 
 
+def count_json_values(message: InferRequest, outputs: Mapping[str, Tensor]) -> int:
+    """Return the number of values that an answer has in JSON; 0 with outputs in shared memory."""
+    default, count = message.parameters.binary_data_output, 0
+    for name, place in _wanted(message, outputs):
+        if place.shared_memory_region:
+            return 0
+        is_binary = default if place.binary_data is None else place.binary_data
+        if not is_binary and name in outputs:
+            count += outputs[name].size
+    return count
+
+
+def _wanted(
+    message: InferRequest, outputs: Mapping[str, Tensor]
+) -> list[tuple[str, TensorParameters]]:
+    named = [(one.name, one.parameters) for one in message.outputs]
+    return named or [(one, TensorParameters()) for one in outputs]
+
+
 def describe_outputs(
     decoded: Decoded, outputs: Mapping[str, Tensor], name: str, version: str, regions: Regions
 ) -> tuple[InferResponse, list[memoryview]]:
@@ -180,10 +246,9 @@ def describe_outputs(
     """
     message = decoded.message
     default = message.parameters.binary_data_output
-    wanted = [(one.name, one.parameters) for one in message.outputs]
     described: list[OutputTensor] = []
     binary: list[memoryview] = []
-    for output, place in wanted or [(one, TensorParameters()) for one in outputs]:
+    for output, place in _wanted(message, outputs):
         array = np.ascontiguousarray(outputs[output])
         shape = list(outputs[output].shape)
         try:
