@@ -89,6 +89,10 @@ def test_the_bundle_states_sounds_and_tokenizer_under_the_signature(bundle: Path
     statement = json.loads((bundle / "provenance.json").read_text())
     names = {one["name"] for one in statement["subject"]}
     assert {"tokenizer.json", "golden/sounds/0-0.wav", "golden/sounds/7-0.wav"} <= names
+    read = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+    files = ("preprocessor_config.json", "generation_config.json", "tokenizer.json")
+    assert {*files, "encoder_model.onnx"} <= {one["name"] for one in read}
+    assert "tokenizer.json" in (bundle / "ml-bom.cdx.json").read_text()
 
 
 def test_texts_are_those_of_the_pipeline_of_transformers(

@@ -64,6 +64,7 @@ from edgepack.packager.samples.golden_selection import (
     SIZE_LIMIT_BYTES,
     choose_sounds,
 )
+from edgepack.packager.stages import speech
 from edgepack.packager.stages.end_gate import EndGate, JudgedVariant
 from edgepack.packager.stages.float_pipeline import (
     FloatPipeline,
@@ -270,7 +271,7 @@ def _lay_out(
         for part in one.parts:
             graphs.setdefault(part.component, {})[part.name] = part
     joined = join_stages(pipeline, {name: tuple(own.values()) for name, own in graphs.items()})
-    picture, speech = source.wiring.picture, source.speech
+    picture, own = source.wiring.picture, source.speech
     golden_files = () if request.leave_out_pictures else samples.held_out_files[:count]
     described = (PageInput(name=picture),) if picture else ()
     parts = BundleParts(
@@ -283,7 +284,7 @@ def _lay_out(
             tools=dict(sorted(tool_versions().items())),
             files=(),
             description=ModelDescription(
-                parts=(source.part,), inputs=(speech.described,) if speech else described
+                parts=(source.part,), inputs=(own.described,) if own else described
             ),
             pipeline=pipeline,
             reference=() if request.encrypt_to else _draw_reference(source, expected),
@@ -292,7 +293,7 @@ def _lay_out(
         golden=golden,
         hooks=request.hooks,
         firmware=request.firmware,
-        tokenizer=speech.tokenizer if speech else None,
+        tokenizer=own.tokenizer if own else None,
         pictures=choose_sounds(golden_files),
     )
     return parts, replace(lay_out(folder, parts), variants=joined)
@@ -321,11 +322,19 @@ def _count_golden(samples: PipelineSamples) -> int:
 def _digest_source(source: PipelineSource) -> str:
     digest = hashlib.sha256(source.path.read_bytes())
     for stage in source.stages:
-        digest.update(_digest_graph(stage.path).encode())
+        digest.update(_digest_file(stage.path).encode())
     return digest.hexdigest()
 
 
-def _digest_graph(path: Path) -> str:
+def _settings_of(source: PipelineSource) -> tuple[Path, ...]:
+    """Return the files that state how sounds and texts are prepared; none for other pipelines."""
+    if source.speech is None:
+        return ()
+    found = (source.path.parent / name for name in speech.FILES)
+    return tuple(path for path in found if path.is_file())
+
+
+def _digest_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -440,9 +449,10 @@ def _compose_record(
                 is_random=False,
             ),
         ),
+        assets=laid_out.assets,
         materials=tuple(
-            Material(name=stage.path.name, sha256=_digest_graph(stage.path))
-            for stage in source.stages
+            Material(name=path.name, sha256=_digest_file(path))
+            for path in (*(stage.path for stage in source.stages), *_settings_of(source))
         ),
         external={
             "model": source.path.name,

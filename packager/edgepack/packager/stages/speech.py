@@ -22,6 +22,9 @@ from edgepack.tasks.inputs import SoundInput
 KIND = "whisper"
 """`model_type` of config.json."""
 PREPROCESSOR = "preprocessor_config.json"
+_SETTINGS = "tokenizer_config.json"
+FILES = (PREPROCESSOR, "generation_config.json", TOKENIZER, _SETTINGS)
+"""Files of a folder beside its graphs that a build reads."""
 _EXTRACTOR = "WhisperFeatureExtractor"
 _NO_TIMES = "<|notimestamps|>"
 _MOST_TOKENS = 256
@@ -145,7 +148,7 @@ def find_speech(
                 "output": wiring.outputs[0],
                 "vocabulary": settings["vocab_size"],
                 "timestamps": 0 if times is None else times + 1,
-                "tidy": _is_tidy(folder / "tokenizer_config.json"),
+                "tidy": _is_tidy(folder / _SETTINGS),
             },
             SoundInput,
         )
