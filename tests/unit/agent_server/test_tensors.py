@@ -3,12 +3,17 @@
 import numpy as np
 import pytest
 
+from edgepack.agent.inference_protocol.messages import InferRequest, RequestedOutput
 from edgepack.agent.inference_protocol.tensors import (
     datatype_of_array,
     dtype_of,
     read_binary,
     read_json,
 )
+from edgepack.agent.server.blocks import Blocks
+from edgepack.agent.server.http_messages import HttpError
+from edgepack.agent.server.inferring import Decoded, describe_outputs
+from edgepack.agent.server.regions import Regions
 
 DATATYPES = (
     *("FP16", "FP32", "FP64", "BOOL"),
@@ -76,3 +81,10 @@ def test_bytes_that_do_not_fit_the_shape_are_rejected(shape: list[int], length: 
 def test_unknown_datatype_is_rejected_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="known are FP32"):
         dtype_of("x", "BYTES")
+
+
+def test_an_output_that_the_release_that_ran_does_not_have_is_named() -> None:
+    asked = InferRequest(inputs=[], outputs=[RequestedOutput(name="before")])
+    outputs = {"y": np.zeros(1, np.float32)}
+    with pytest.raises(HttpError, match="the model's outputs are y; named: 'before'"):
+        describe_outputs(Decoded(asked, {}, lambda: None), outputs, "m", "1", Regions(Blocks()))

@@ -245,6 +245,7 @@ def describe_outputs(
         HttpError: An output cannot be represented or written.
     """
     message = decoded.message
+    check_outputs(message, tuple(outputs))  # A release with other outputs may have run.
     default = message.parameters.binary_data_output
     described: list[OutputTensor] = []
     binary: list[memoryview] = []
