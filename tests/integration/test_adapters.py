@@ -190,6 +190,11 @@ def test_adapter_is_built_installed_and_chosen_by_its_name(
         run(device, 0, "rollback", "chat")  # The adapter for its base is put back with it.
         wait_until(lambda: serves("support", "1.0.0", "ROLLED_BACK"), device.said)
         wait_until(lambda: serves("sales", "1.0.0", "COMMITTED"), device.said)
+        install(device, newer)
+        wait_until(lambda: serves("support", "1.1.0", "COMMITTED"), device.said)
+        assert "DEGRADED" not in run(device, 0, "explain", "support")
+        run(device, 0, "rollback", "chat")
+        wait_until(lambda: serves("support", "1.0.0", "ROLLED_BACK"), device.said)
         with open_model("chat", device.state_dir, threads=1) as model:
             text = model.generate(MESSAGES, adapter="support", **settings).whole().text
         assert text == wanted["merged"]

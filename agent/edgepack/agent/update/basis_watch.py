@@ -1,6 +1,7 @@
 """The basis of a choice: another variant serves when the device's facts have changed."""
 
 import logging
+from typing import Any
 
 import msgspec
 
@@ -127,9 +128,15 @@ class BasisWatch:
                 back = repoint(context, previous, chosen)
                 context.model.pointer.write(back)
                 because = f"{previous.bundle.version} serves again: {because}"
-                note = self._note(pointer, back, because)
-                changes = {"committed": back, "previous": pointer}
-                transitions.move("ROLLED_BACK", because, watch=note, **changes)
+                changes: dict[str, Any] = {"committed": back, "previous": pointer}
+                offer = journal.offer
+                if isinstance(offer, RunModel) and offer.bundle == back.bundle:  # It came back.
+                    told = Watched(acts=journal.watch.told.acts)
+                    changes |= {"choice": chosen, "watch": WatchNote(told=told)}
+                    transitions.move("COMMITTED", because, **changes)
+                else:
+                    note = self._note(pointer, back, because)
+                    transitions.move("ROLLED_BACK", because, watch=note, **changes)
                 return ""
         because = f"{NOTHING_SERVES}{because}"  # 3
         context.model.pointer.remove()
