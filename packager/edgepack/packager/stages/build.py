@@ -145,6 +145,7 @@ def _build(
         floats = FloatPipeline(source)
         samples = open_pipeline_samples(source, request.calibration, request.evaluation)
         watched = deadline.watch(progress)
+        floats.check_caches(samples.calibration)
         expected = floats.run(samples.held_out, "reading held-out samples", watched)  # 2
         source = replace(source, part=task_of(source.part).settle(source.part, expected))
         builder = StageBuilder(

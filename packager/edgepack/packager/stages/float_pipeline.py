@@ -1,7 +1,8 @@
 """The float pipeline on the build host: expected outputs, and what each graph is given."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from edgepack.durable import write_file
 from edgepack.errors import BuildError, DeviceError, PictureError, SoundError
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.samples.files import RANDOM_PREFIX
+from edgepack.packager.stages.cache_check import check_caches
 from edgepack.packager.stages.pipeline_file import PipelineSource
 from edgepack.pictures.prepare import load_page
 from edgepack.sound.features import prepare_start
@@ -30,6 +32,9 @@ _MOST_A_STAGE = 160
 """Inferences of a graph that its ranges and its search use; more tell little more."""
 _MOST_STAGE_BYTES = 512 * 1024 * 1024
 """Bytes of these inferences' inputs, but for four: caches of long sounds are large."""
+
+_MOST_CHECKED = 3
+"""Samples with which caches are checked: a text may end before its cache is used."""
 
 _TEXT = "the tokens so far"
 """Name of what the host gives to a decoder that is repeated."""
@@ -224,14 +229,29 @@ class FloatPipeline:
             )
         return len(thinned.kept)
 
+    def check_caches(self, samples: Sequence[Mapping[str, Tensor]]) -> None:
+        """Check that each decoder with a cache continues the texts of its decoder.
+
+        Raises:
+            BuildError: It does not, or the pipeline does not run on a sample.
+        """
+        for feeds in samples[:_MOST_CHECKED]:
+            with self._as_build_error():
+                check_caches(self._source, self._graphs, feeds)
+
     def _run(
         self,
         session: PipelineSession,
         feeds: Mapping[str, Tensor],
         record: Record | None = None,
     ) -> Outputs:
-        try:
+        with self._as_build_error():
             return session.run(feeds, record)
+
+    @contextmanager
+    def _as_build_error(self) -> Iterator[None]:
+        try:
+            yield
         except (DeviceError, ValueError) as error:
             raise BuildError(
                 f"the float pipeline does not run on a sample: {error}",

@@ -1,9 +1,15 @@
 """Rules of a text from the settings of transformers' `generate`."""
 
+import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from edgepack.decoding import convert_value
 from edgepack.errors import BuildError
+from edgepack.stages.loops import Loop
+from edgepack.toml_errors import describe_type_error
 
 _MOST_TOKENS = 64
 """Tokens of a text where the folder states neither `max_new_tokens` nor `max_length`."""
@@ -20,8 +26,29 @@ _DEFAULTS: dict[str, Any] = {
     "guidance_scale": 1.0,
     "constraints": None,
     "force_words_ids": None,
+    "num_return_sequences": 1,
+    "renormalize_logits": False,
+    "stop_strings": None,
+    "max_time": None,
+    "watermarking_config": None,
+    "dola_layers": None,
+    "token_healing": False,
 }
 """Settings that change a text and are not followed, with the values that change nothing."""
+
+_KEYS = {
+    "start": "decoder_start_token_id",
+    "end": "eos_token_id",
+    "least": "min_new_tokens or min_length",
+    "most": "max_new_tokens or max_length",
+    "last": "forced_eos_token_id",
+    "suppress": "suppress_tokens",
+    "suppress_first": "begin_suppress_tokens",
+    "suppress_texts": "bad_words_ids",
+    "no_repeat": "no_repeat_ngram_size",
+    "beams": "num_beams",
+}
+"""Names in transformers of the keys of `Loop`, where these differ."""
 
 
 def read_rules(settings: dict[str, Any], file: Path) -> dict[str, Any]:
@@ -50,13 +77,20 @@ def read_rules(settings: dict[str, Any], file: Path) -> dict[str, Any]:
                 found_in=str(file),
                 remedy=f"remove {name} there; texts are then written without it",
             )
+    for name in ("max_new_tokens", "max_length"):
+        if isinstance(most := settings.get(name), int) and most < 1:
+            raise BuildError(
+                f"{name} is {most}: a text has one token at least",
+                found_in=str(file),
+                remedy=f"write the number of tokens, or remove {name}",
+            )
     first = settings.get("forced_bos_token_id")
     forced = [token for _, token in settings.get("forced_decoder_ids") or [] if token is not None]
     words = settings.get("bad_words_ids") or []
     last = settings.get("forced_eos_token_id")
     most = settings.get("max_new_tokens") or (settings.get("max_length") or 1) - 1 - len(forced)
     least = (settings.get("min_length") or 0) - 1 - len(forced)
-    return {
+    rules = {
         "start": [start, *forced, *([] if first is None else [first])],
         "written": 0 if first is None else 1,
         "end": ends,
@@ -74,3 +108,24 @@ def read_rules(settings: dict[str, Any], file: Path) -> dict[str, Any]:
         else settings["length_penalty"],
         "early_stopping": settings.get("early_stopping") or False,
     }
+    _check(rules, file)
+    return rules
+
+
+def _check(rules: dict[str, Any], file: Path) -> None:
+    """Check types and bounds of the rules.
+
+    Raises:
+        BuildError: A value is wrong; the message has the name that the value has in transformers.
+    """
+    try:
+        convert_value({"tokens": "input_ids", **rules}, Loop)
+    except msgspec.ValidationError as error:
+        found = describe_type_error(error, rules, Loop)
+        key = re.split(r"\W", found.place)[0]
+        name = _KEYS.get(key, key)
+        raise BuildError(
+            found.problem.replace(key, name, 1),
+            found_in=f"{file}, {name}",
+            remedy=found.remedy,
+        ) from error

@@ -342,13 +342,42 @@ def _wire(
                 )
     loop = section.loop or (continued[0] if continued else None)
     by_loop = () if loop is None else (loop.tokens, *(continued[1].first if continued else ()))
+    fixed = {
+        one.name: one.type.tensor_type.shape.dim[0].dim_value
+        for one in model.graph.input
+        if one.type.tensor_type.shape.dim
+    }
     for name in by_loop:
+        if name in section.inputs:
+            raise BuildError(
+                f"input '{name}' of stage '{section.name}' is given twice: its loop gives it",
+                found_in=f"{path}, [[stage]] {section.name}, inputs",
+                remedy=f"remove {name} there",
+            )
+        if loop and 0 < fixed.get(name, 0) < loop.beams:
+            raise BuildError(
+                f"the loop of stage '{section.name}' follows {loop.beams} texts at a time, and "
+                f"input '{name}' takes {fixed[name]}",
+                found_in=f"{path}, [[stage]] {section.name}",
+                remedy="export the graph with a free first axis, or set beams (num_beams) to 1",
+            )
         if name not in given["input"]:
             raise BuildError(
                 f"the graph of stage '{section.name}' has no input '{name}', which its loop gives",
                 found_in=f"{path}, [[stage]] {section.name}, loop",
                 remedy=f"its inputs are {', '.join(given['input'])}",
             )
+    cache = section.loop.cache if section.loop else None
+    kept = {"first": cache.first if cache else {}, "next": continued[1].next if continued else {}}
+    for key, states in kept.items():
+        for name in states.values():
+            if name not in given["output"]:
+                raise BuildError(
+                    f"the graph of stage '{section.name}' has no output '{name}', which a cache "
+                    "keeps",
+                    found_in=f"{path}, [[stage]] {section.name}, loop.cache.{key}",
+                    remedy=f"its outputs are {', '.join(given['output'])}",
+                )
     if section.loop is not None:
         _check_tokens(section, section.loop, model, path)
     named = {name: section.inputs.get(name, name) for name in given["input"]}
@@ -370,14 +399,21 @@ def _check_tokens(section: StageSection, loop: Loop, model: onnx.ModelProto, pat
         dims = kinds[name].shape.dim
         classes = dims[-1].dim_value if dims else 0
         first = (*loop.start, *loop.choices)
-        for key, tokens in (("start", first), ("end", loop.end)):
-            if classes and max(tokens) >= classes:
+        words = {token for one in loop.suppress_texts for token in one}
+        for key, at, tokens in (
+            ("start", " at its start", first),
+            ("end", " at its end", loop.end),
+            ("last", " at its end", () if loop.last is None else (loop.last,)),
+            ("suppress_texts", " that it never has", words),
+        ):
+            if classes and max(tokens, default=0) >= classes:
                 raise BuildError(
-                    f"a text of stage '{section.name}' has the token {max(tokens)} at its {key}, "
+                    f"a text of stage '{section.name}' has the token {max(tokens)}{at}, "
                     f"and '{name}' has {classes} classes: 0 to {classes - 1}",
                     found_in=f"{path}, [[stage]] {section.name}, loop.{key}",
-                    remedy="state the tokens of this model: decoder_start_token_id and "
-                    "eos_token_id in generation_config.json, or the keys of loop",
+                    remedy="state the tokens of this model: decoder_start_token_id, eos_token_id, "
+                    "forced_eos_token_id and bad_words_ids in generation_config.json, or the keys "
+                    "of loop",
                 )
 
 
