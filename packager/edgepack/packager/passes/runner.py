@@ -29,6 +29,7 @@ from edgepack.packager.passes.fix_shapes import fix_shapes, infer_shapes
 from edgepack.packager.passes.fuse_transformer import fuse_transformer
 from edgepack.packager.passes.optimize import optimize
 from edgepack.packager.passes.qnn_preprocess import qnn_preprocess
+from edgepack.packager.passes.split_weights import split_weights
 from edgepack.packager.passes.vitisai_preprocess import vitisai_preprocess
 from edgepack.packager.profiles.pass_settings import Lowering
 from edgepack.packager.profiles.schema import Profile
@@ -107,6 +108,10 @@ def _apply(
         notes.extend(result.notes)
         if look is not None:
             look(current, name)
+    if profile.quantize is not None and profile.quantize.weight_parts > 1:
+        notes.append(split_weights(current, profile.quantize))
+        if look is not None:
+            look(current, "weight_parts")
     explicit = profile.limits.explicit_attributes
     if explicit:
         add_shapes(current)

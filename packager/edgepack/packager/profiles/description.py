@@ -126,6 +126,7 @@ def _describe_static(entry: Quantize) -> Iterator[str]:
     further = [
         *(_PREPARATIONS[name] for name in entry.prepare),
         *(("bias correction",) if entry.bias_correction == "try" else ()),
+        *(("weights in 2 parts",) if entry.weight_parts > 1 else ()),
         *(("GPTQ for the weights",) if entry.weight_rounding == "gptq" else ()),
     ]
     if further:

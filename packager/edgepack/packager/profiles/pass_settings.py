@@ -152,6 +152,8 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
             quantization error of each channel.
         weight_rounding: `nearest`, or `gptq`: also tries candidates with weights rounded column by
             column, later columns compensating earlier errors on the calibration samples.
+        weight_parts: 2 writes each convolution as a sum of two: its weights, and what rounding
+            these costs. So 8-bit weights count as 16 bits, for twice the work and bytes.
         backend: The quantizer: `edgepack`, or `quark`: AMD Quark, in a separate environment.
         backend_timeout_s: Limit of a run of an external quantizer, seconds.
         reduce_range: Leave a bit of the weights unused (x86 CPUs without VNNI saturate).
@@ -182,6 +184,7 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
     smooth_alpha: Share = 0.5
     bias_correction: Literal["off", "try"] = "off"
     weight_rounding: Literal["nearest", "gptq"] = "nearest"
+    weight_parts: Literal[1, 2] = 1
     backend: Literal["edgepack", "quark"] = "edgepack"
     backend_timeout_s: float = 1800.0
     reduce_range: bool = False
