@@ -10,10 +10,12 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import onnx
 import pytest
 from PIL import Image
 
 from edgepack.agent import open_model
+from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.telemetry.drift import DriftWatch
 from edgepack.agent.telemetry.sketches import SketchRecorder
 from edgepack.bundle.manifest import decode_manifest
@@ -28,12 +30,25 @@ _VARIANTS = """
 [[variant]]
 name = "npu-turns"
 stages = { turn = "qnn-htp" }
+
+[[variant]]
+name = "fixed"
+stages = { detect = "fixed.toml", read = "fixed.toml" }
+"""
+_FIXED = """
+[profile]
+name = "fixed"
+extends = "fp32"
+[limits]
+static_shapes = true
 """
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory, key: Path) -> Path:
-    """Return the bundle of the pipeline: all stages float, and the classifier on an NPU."""
+    """Return the bundle of the pipeline: all stages float, the classifier on an NPU, and the
+    detector and the recognizer at fixed sizes.
+    """
     folder = tmp_path_factory.mktemp("pages")
     spec = util.find_spec("rapidocr_onnxruntime")
     assert spec is not None
@@ -41,6 +56,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, key: Path) -> Path:
     for model in Path(spec.submodule_search_locations[0], "models").glob("*.onnx"):
         shutil.copy(model, folder)
     text = _EXAMPLE.read_text().replace('output = "page"\n', f'output = "page"\n{_SMALL}')
+    (folder / "fixed.toml").write_text(_FIXED)
     (folder / "pipeline.toml").write_text(text.replace("736, 960", "320, 640") + _VARIANTS)
     edgepack(
         *("build", folder, "--profile", "fp32", "--calibration", save_pages(folder / "samples")),
@@ -60,11 +76,16 @@ def device(bundle: Path, key: Path) -> Path:
 def test_bundle_holds_each_stage_once_and_its_variants_share_stages(bundle: Path) -> None:
     manifest = decode_manifest((bundle / "manifest.json").read_bytes())
     stages = {variant.name: [part.name for part in variant.parts] for variant in manifest.variants}
-    assert stages == {"npu-turns": ["fp32", "qnn-htp", "fp32"], "fp32": ["fp32"] * 3}
+    assert stages == {
+        "npu-turns": ["fp32", "qnn-htp", "fp32"],
+        "fixed": ["fixed", "fp32", "fixed"],
+        "fp32": ["fp32"] * 3,
+    }
     folders = sorted(path.name for path in (bundle / "model").iterdir())
-    assert folders == ["detect.fp32", "read.fp32", "turn.fp32", "turn.qnn-htp"]
+    own = ["detect.fixed", "read.fixed", "turn.qnn-htp"]
+    assert folders == sorted([*own, "detect.fp32", "read.fp32", "turn.fp32"])
     accuracy = {variant.name: variant.facts.accuracy for variant in manifest.variants}
-    assert [one.value for one in accuracy.values()] == [1.0, 1.0]
+    assert [one.value for one in accuracy.values()] == [1.0, 1.0, 1.0]
     assert accuracy["npu-turns"].provider == "QNNExecutionProvider"
     package = json.loads((bundle / "manifest.json").read_bytes())
     assert sorted(package["components"]) == ["detect", "read", "turn"]
@@ -97,6 +118,24 @@ def test_pages_are_read_as_rapidocr_reads_them(device: Path) -> None:
     left, right = answers[1].lines[0].corners[0], answers[1].lines[0].corners[1]
     assert left == pytest.approx((14.0, 14.0), abs=8)
     assert right[0] > 200
+
+
+def test_graphs_of_fixed_size_read_pages_as_rapidocr_reads_them(bundle: Path) -> None:
+    """Lines of other widths, and pages smaller than the graph: a mask tells padding."""
+    manifest = decode_manifest((bundle / "manifest.json").read_bytes())
+    variant = next(one for one in manifest.variants if one.name == "fixed")
+    detect, _, read = (bundle / part.folder / part.model_file for part in variant.parts)
+    for model, shape in ((detect, [1, 3, 320, 640]), (read, [1, 3, 48, 640])):
+        first, mask = onnx.load(model, load_external_data=False).graph.input
+        assert [size.dim_value for size in first.type.tensor_type.shape.dim] == shape
+        assert mask.name == "x_mask"
+    session = open_session(bundle, variant, threads=1)
+    found = []
+    for page in range(len(READ_BY_RAPIDOCR)):
+        texts = session.run({"picture": draw_page(page)[None]})["texts"]
+        found.append(tuple("".join(map(chr, row[row > 0])) for row in texts))
+    session.close()
+    assert found == list(READ_BY_RAPIDOCR)
 
 
 def test_command_prints_a_line_with_score_and_box_per_text(device: Path) -> None:

@@ -1,12 +1,23 @@
 """Runs a pipeline: graphs and host steps in their order."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
 from edgepack.stages.decoding import Decoder, RunGraph, write_text
 from edgepack.stages.steps import Shapes, Value, run_step
-from edgepack.stages.wiring import Argmax, Boxes, Ctc, Keep, Node, StageWiring, Wiring, order_nodes
+from edgepack.stages.wiring import (
+    MASK_INPUT,
+    MASK_TENSOR,
+    Argmax,
+    Boxes,
+    Ctc,
+    Keep,
+    Node,
+    StageWiring,
+    Wiring,
+    order_nodes,
+)
 from edgepack.tasks.arrays import Tensor
 
 Record = Callable[[str, Mapping[str, Tensor]], None]
@@ -52,7 +63,8 @@ def _run_stage(
     values: Mapping[str, Value],
     record: Record | None,
 ) -> dict[str, Value]:
-    given = {tensor: values[tensor] for tensor in stage.reads}
+    masks = [name for tensor in stage.reads if (name := tensor + MASK_TENSOR) in values]
+    given = {tensor: values[tensor] for tensor in (*stage.reads, *masks)}
     counts = [len(value) for value in given.values() if isinstance(value, list)]
     made: list[dict[str, Tensor]] = []
     for item in range(counts[0] if counts else 1):
@@ -84,7 +96,13 @@ def _run_once(
         return ask
 
     def feed(one: StageWiring) -> dict[str, Tensor]:
-        return {name: tensors[tensor] for name, tensor in one.inputs.items()}
+        masks = {key: key + MASK_TENSOR for key in one.inputs.values()}
+        found = {
+            name + MASK_INPUT: tensors[masks[tensor]]
+            for name, tensor in one.inputs.items()
+            if masks[tensor] in tensors
+        }
+        return found | {name: tensors[tensor] for name, tensor in one.inputs.items()}
 
     if stage.loop is None:
         return asker(stage.name)(feed(stage))
@@ -101,7 +119,7 @@ def _run_once(
 def shapes_of_inputs(
     wiring: Wiring, graphs: Mapping[str, Mapping[str, tuple[int | str, ...]]]
 ) -> dict[str, tuple[int | str, ...]]:
-    """Return by tensor the shape of the graph's input that takes it.
+    """Return by tensor the shape of the graph's input that takes it, masks of padding included.
 
     Args:
         wiring: The wiring.
@@ -110,8 +128,19 @@ def shapes_of_inputs(
     return {
         tensor: graphs[stage.name][name]
         for stage in wiring.stages
-        for name, tensor in stage.inputs.items()
+        for name, tensor in wired_inputs(stage, graphs[stage.name]).items()
     }
+
+
+def wired_inputs(stage: StageWiring, names: Collection[str]) -> dict[str, str]:
+    """Return by input of a graph the tensor that the input takes, masks of padding included.
+
+    Args:
+        stage: The stage.
+        names: Inputs of its graph.
+    """
+    masks = {name + MASK_INPUT: tensor + MASK_TENSOR for name, tensor in stage.inputs.items()}
+    return {name: tensor for name, tensor in masks.items() if name in names} | stage.inputs
 
 
 def specs_of(wiring: Wiring, graphs: Mapping[str, Mapping[str, Spec]]) -> dict[str, Spec]:

@@ -8,12 +8,22 @@ import numpy as np
 
 from edgepack.stages import pixels as images
 from edgepack.stages.text_boxes import find_text
-from edgepack.stages.wiring import Argmax, Boxes, Crop, Ctc, Keep, Resize, Step, Turn
+from edgepack.stages.wiring import (
+    MASK_TENSOR,
+    Argmax,
+    Boxes,
+    Crop,
+    Ctc,
+    Keep,
+    Resize,
+    Step,
+    Turn,
+)
 from edgepack.tasks.arrays import Tensor
 
 Value = Tensor | list[Tensor]
 Shapes = Mapping[str, tuple[int | str, ...]]
-"""By tensor the shape of the graph's input that takes it."""
+"""By tensor the shape of the graph's input that takes it, masks of padding included."""
 
 _FREE = ("", "")
 
@@ -41,7 +51,8 @@ def run_step(step: Step, values: Mapping[str, Value], shapes: Shapes) -> dict[st
         each = [_run(step, _items(given, item), shapes) for item in range(len(lists[0]))]
     else:
         return dict(_run(step, _items(given, 0), shapes))
-    return {name: [one[name] for one in each] for name in step.writes}
+    masks = {name + MASK_TENSOR for name in step.writes} & shapes.keys()
+    return {name: [one[name] for one in each] for name in (*step.writes, *masks)}
 
 
 def _items(given: Sequence[Value], item: int) -> list[Tensor]:
@@ -72,17 +83,18 @@ def _resize(step: Resize, picture: Tensor, *, shapes: Shapes, least: int = 0) ->
         raise ValueError(f"a picture of {width} x {height} pixels has no pixel")
     fixed = shapes.get(step.output, _FREE)[-2:]
     high, wide = (size if isinstance(size, int) else 0 for size in fixed)
+    mask = step.output + MASK_TENSOR
     if step.fit == "line":
         high = high or step.height
         wanted = max(step.width, least, int(high * width / height))
-        wide = wide or min(wanted, step.most_width)
-        down, across = high, max(1, min(wide, math.ceil(high * width / height)))
-    elif high and wide:
+        filled = high, min(wanted, wide or step.most_width)
+        down, across = high, max(1, min(filled[1], math.ceil(high * width / height)))
+    elif high and wide and mask not in shapes:
         ratio = min(high / height, wide / width)
-        down, across = max(1, int(height * ratio)), max(1, int(width * ratio))
+        down, across = filled = max(1, int(height * ratio)), max(1, int(width * ratio))
     else:
-        down, across = _free_page(step, height, width)
-        high, wide = down, across
+        down, across = filled = _free_page(step, height, width, (high, wide))
+    high, wide = high or filled[0], wide or filled[1]
     resized = images.resize(np.asarray(picture[0], np.uint8), down, across)
     ordered = resized[:, :, ::-1] if step.color == "BGR" else resized
     mean, std = np.asarray(step.mean, np.float32), np.asarray(step.std, np.float32)
@@ -90,18 +102,31 @@ def _resize(step: Resize, picture: Tensor, *, shapes: Shapes, least: int = 0) ->
     normalized = (ordered.astype(np.float32) * np.float32(step.scale) - mean) / std
     tensor[0, :, :down, :across] = normalized.transpose(2, 0, 1)
     made: dict[str, Any] = {step.output: tensor}
+    if mask in shapes:
+        made[mask] = np.zeros(shapes[mask], np.float32)
+        made[mask][:, :, : filled[0], : filled[1]] = 1
     if step.scaled:
         made[step.scaled] = np.array([across / width, down / height], np.float32)
     return made
 
 
-def _free_page(step: Resize, height: int, width: int) -> tuple[int, int]:
-    """Return height and width of a page for a graph that takes any size."""
+def _free_page(step: Resize, height: int, width: int, most: tuple[int, int]) -> tuple[int, int]:
+    """Return height and width of a page for a graph that takes any size.
+
+    Args:
+        step: The step.
+        height, width: Size of the page.
+        most: Height and width that the graph takes at most; 0 for any.
+    """
     ratio = max(1.0, step.least_side / min(height, width))
     if max(height, width) * ratio > step.most_side:
         ratio = step.most_side / max(height, width)
     sides = (int(side * ratio) for side in (height, width))
     down, across = (max(1, round(side / step.multiple)) * step.multiple for side in sides)
+    if all(most) and (down > most[0] or across > most[1]):
+        ratio = min(most[0] / height, most[1] / width)
+        sides = (int(side * ratio) for side in (height, width))
+        down, across = (max(1, side // step.multiple) * step.multiple for side in sides)
     return down, across
 
 
@@ -125,7 +150,7 @@ def _read_texts(step: Ctc, lines: Sequence[Tensor]) -> dict[str, Value]:
     texts, scores = [], []
     for line in lines:
         rows = line.reshape(-1, line.shape[-1])
-        kinds = rows.argmax(axis=-1)
+        kinds = np.where(rows.any(axis=-1), rows.argmax(axis=-1), step.blank)  # 0: padding
         is_new = np.append(True, kinds[1:] != kinds[:-1]) & (kinds != step.blank)
         text = "".join(_character(step, int(kind)) for kind in kinds[is_new])
         texts.append([ord(letter) for letter in text])

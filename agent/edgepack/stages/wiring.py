@@ -18,6 +18,13 @@ MAX_CHARACTERS = 32_768
 MAX_LINE = 4096
 """Width of a line in pixels at most, by default; a graph's work grows with the width."""
 
+MASK_INPUT = "_mask"
+"""Ends the name of a graph's input for the mask of another one's padding: float32, 1 for pixels and
+0 for padding.
+"""
+MASK_TENSOR = "/padding-mask"
+"""Ends the name of the tensor for it."""
+
 Dtype = Literal["float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "bool"]
 _Side = Annotated[int, msgspec.Meta(ge=1, le=2**14)]
 _LeastSide = Annotated[int, msgspec.Meta(ge=0, le=2**14)]

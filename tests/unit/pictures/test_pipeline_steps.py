@@ -57,6 +57,29 @@ def test_resizing_a_column_of_a_million_rows_takes_the_memory_of_the_result() ->
     assert peak < 16 << 20
 
 
+def test_mask_covers_what_a_graph_of_any_size_would_get() -> None:
+    line = Resize(input="p", output="t", fit="line", height=8, width=16, together=2)
+    lines: list[Tensor] = [ramp(8, width)[None] for width in (6, 30, 50, 90)]
+    shapes = {"t": (1, 3, 8, 64), "t/padding-mask": (1, 1, 1, 64)}
+    made = run_step(line, {"p": lines}, shapes)
+    free = run_step(line, {"p": lines}, {})["t"]
+    assert [int(mask.sum()) for mask in made["t/padding-mask"]] == [30, 30, 64, 64]
+    for fixed, mask, tensor in list(zip(made["t"], made["t/padding-mask"], free, strict=True))[:2]:
+        np.testing.assert_array_equal(fixed[..., : tensor.shape[3]], tensor)
+        assert not fixed[..., mask[0, 0, 0] == 0].any()
+    page = Resize(input="p", output="t", least_side=32)
+    shapes = {"t": (1, 3, 64, 96), "t/padding-mask": (1, 1, 64, 96)}
+    for height, width, filled in ((40, 70, (32, 64)), (128, 128, (64, 64)), (16, 80, (32, 96))):
+        picture = ramp(height, width)[None]
+        mask = np.asarray(run_step(page, {"p": picture}, shapes)["t/padding-mask"])
+        assert (mask[0, 0, :, 0].sum(), mask[0, 0, 0].sum()) == filled
+    empty: list[Tensor] = []
+    assert run_step(line, {"p": empty}, {"t/padding-mask": (1, 1, 1, 64)}) == {
+        "t": [],
+        "t/padding-mask": [],
+    }
+
+
 @pytest.mark.parametrize(("height", "width"), [(0, 5), (5, 0), (0, 0)])
 def test_picture_without_pixels_is_rejected(height: int, width: int) -> None:
     step = Resize(input="p", output="x")

@@ -8,7 +8,14 @@ from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.agent.runtime.sessions import Session, SessionTensor, Tensor, check_feeds
 from edgepack.bundle.manifest import Placement, Variant
 from edgepack.errors import DeviceError
-from edgepack.stages.running import Record, run_wiring, shapes_of_inputs, specs_of, tensors_of_graph
+from edgepack.stages.running import (
+    Record,
+    run_wiring,
+    shapes_of_inputs,
+    specs_of,
+    tensors_of_graph,
+    wired_inputs,
+)
 from edgepack.stages.wiring import Wiring
 
 
@@ -28,6 +35,7 @@ class PipelineSession(Session):
         for stage in wiring.stages:
             session = stages[stage.name]
             fed, made = tensors_of_graph(wiring, stage)
+            fed |= wired_inputs(stage, {one.name for one in session.inputs}).keys()
             _check_tensors(stage.name, fed, session.inputs, "input", are_all=True)
             _check_tensors(stage.name, made, session.outputs, "output", are_all=False)
             found = session.placement
@@ -81,14 +89,6 @@ class PipelineSession(Session):
             return run_wiring(self._wiring, graphs, self._shapes, feeds, record)
         except ValueError as error:
             raise DeviceError(f"a stage of the pipeline failed: {error}") from error
-
-    def fix_shapes(self, shapes: Mapping[str, tuple[int | str, ...]]) -> None:
-        """Let host steps make tensors of given shapes, as for graphs with fixed inputs.
-
-        Args:
-            shapes: Shape by tensor.
-        """
-        self._shapes |= shapes
 
     def open_binding(self) -> tuple[Any, Callable[[], None]]:
         """Refuse: the tensors between the stages are made anew for each inference.

@@ -92,7 +92,7 @@ def _like_their_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
 
 
 def fixed_types(model: onnx.ModelProto) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Return element type and shape of each input and inner tensor with a fixed shape.
+    """Return element type and shape of each tensor with a fixed shape, weights aside.
 
     The shapes are inferred again: an export's notes may be older than its inputs. Of a graph that
     contradicts itself there are none: the pass infer_shapes says where.
@@ -103,7 +103,7 @@ def fixed_types(model: onnx.ModelProto) -> dict[str, tuple[int, tuple[int, ...]]
         return {}
     tensors = {
         value.name: value.type.tensor_type
-        for value in (*inferred.value_info, *inferred.input)
+        for value in (*inferred.value_info, *inferred.input, *inferred.output)
         if value.type.tensor_type.HasField("shape")
     }
     return {

@@ -235,7 +235,7 @@ class EndGate:
             notes=(
                 f"Stages: {words}.",
                 *notes,
-                *self._builder.describe_floats(stages),
+                *self._builder.describe_stages(stages),
                 *trial.agreement.notes,
             ),
             timed_notes=(f"A sample took {trial.ran.latency_ms:.0f} ms here from end to end.",),

@@ -18,6 +18,7 @@ from edgepack.errors import BuildError, DeviceError, PictureError, SoundError
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.samples.files import RANDOM_PREFIX
 from edgepack.packager.stages.cache_check import check_caches
+from edgepack.packager.stages.fixed_stages import CroppedSession, FixedStage
 from edgepack.packager.stages.pipeline_file import PipelineSource
 from edgepack.pictures.prepare import load_page
 from edgepack.sound.features import prepare_start
@@ -193,7 +194,7 @@ class FloatPipeline:
         self,
         stage: str,
         samples: Sequence[Mapping[str, Tensor]],
-        fixed: Mapping[str, tuple[int, ...]],
+        fixed: FixedStage | None,
         folder: Path,
     ) -> int:
         """Write what a graph is given for samples, an `.npz` file each.
@@ -201,17 +202,18 @@ class FloatPipeline:
         Args:
             stage: The stage.
             samples: Inputs of the pipeline.
-            fixed: Shapes of inputs of the graph that are fixed.
+            fixed: The stage with fixed shapes; None with free ones.
             folder: Created; at most `_MOST_A_STAGE` files, evenly from all.
 
         Returns:
             Number of files.
         """
         session = self.session
-        if fixed:
-            session = PipelineSession(self._source.wiring, self._graphs, CPU_PROVIDER)
-            wired = next(one for one in self._source.wiring.stages if one.name == stage)
-            session.fix_shapes({wired.inputs[name]: shape for name, shape in fixed.items()})
+        if fixed is not None:
+            shapes = next(one.shapes for one in self._source.stages if one.name == stage)
+            cropped = CroppedSession(self._graphs[stage], shapes, fixed.mask)
+            graphs = {**self._graphs, stage: cropped}
+            session = PipelineSession(self._source.wiring, graphs, CPU_PROVIDER)
         folder.mkdir(parents=True)
         thinned = _Thinned(folder)
 

@@ -21,8 +21,10 @@ from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.progress import Progress, for_profile
 from edgepack.packager.runtime.deadline import Deadline
 from edgepack.packager.runtime.provider_process import ProviderProcess
+from edgepack.packager.stages.fixed_stages import FixedStage, fix_stage
 from edgepack.packager.stages.float_pipeline import FloatPipeline, PipelineSamples
 from edgepack.packager.stages.pipeline_file import (
+    FLOAT_PROFILE,
     PIPELINE_FILE,
     PipelineSource,
     StageSource,
@@ -58,6 +60,7 @@ class StageBuilder:
         self._samples, self._work, self._progress = samples, work, progress
         self._deadline, self._count = deadline, count
         self._built: dict[tuple[str, str], PreparedVariant] = {}
+        self._fixed: dict[str, FixedStage] = {}
         self._recorded: dict[tuple[str, bool], Path] = {}
 
     def build(self, stage: str, profile: str) -> PreparedVariant:
@@ -72,12 +75,15 @@ class StageBuilder:
             found = self._built[stage, profile] = self._build(stage, profile)
         return found
 
-    def describe_floats(self, stages: Mapping[str, str]) -> Iterator[str]:
-        """Yield why stages ship their float model in place of the quantized one.
+    def describe_stages(self, stages: Mapping[str, str]) -> Iterator[str]:
+        """Yield why stages read padding as pixels, or ship their float model.
 
         Args:
             stages: By stage the name of its variant.
         """
+        for stage, fixed in self._fixed.items():
+            if fixed.because and stages.get(stage) != FLOAT_PROFILE:
+                yield f"Stage '{stage}' reads padding as pixels: {fixed.because}."
         for (stage, _), prepared in self._built.items():
             if prepared.float_because and stages.get(stage) == prepared.name:
                 yield f"Stage '{stage}', {prepared.name}: {prepared.float_because}"
@@ -88,17 +94,17 @@ class StageBuilder:
         name = settings.name
         folder = self._work / f"{stage}.{name}"
         folder.mkdir(parents=True)
-        shapes = graph.shapes if settings.limits.static_shapes else {}
+        fixed = self._fix(graph) if graph.shapes and settings.limits.static_shapes else None
         request = BuildRequest(
-            model=graph.path,
+            model=fixed.path if fixed else graph.path,
             output=folder / f"{stage}-{self._request.version}",
             name=stage,
             version=self._request.version,
             release=self._request.release,
             profiles=(str(self._share_budget(profile, name, folder)),),
             key=self._request.key,
-            calibration=str(self._record(graph, is_fixed=bool(shapes))),
-            shapes=shapes,
+            calibration=str(self._record(graph, fixed)),
+            shapes=fixed.shapes if fixed else {},
             prefer=self._request.prefer,
             budget_s=self._share_time(),
             trust_config=self._request.trust_config,
@@ -130,11 +136,18 @@ class StageBuilder:
         )
         return path
 
-    def _record(self, graph: StageSource, *, is_fixed: bool) -> Path:
-        key = (graph.name, is_fixed)
+    def _fix(self, graph: StageSource) -> FixedStage:
+        """Return a stage with fixed shapes; profiles share it."""
+        if graph.name not in self._fixed:
+            folder = self._work / f"{graph.name}.source-fixed"
+            folder.mkdir(parents=True)
+            self._fixed[graph.name] = fix_stage(graph, self._source.wiring, folder)
+        return self._fixed[graph.name]
+
+    def _record(self, graph: StageSource, fixed: FixedStage | None) -> Path:
+        key = (graph.name, fixed is not None)
         if key not in self._recorded:
-            folder = self._work / f"{graph.name}.samples-{'fixed' if is_fixed else 'free'}"
-            fixed = graph.shapes if is_fixed else {}
+            folder = self._work / f"{graph.name}.samples-{'fixed' if fixed else 'free'}"
             self._floats.record(graph.name, self._samples.calibration, fixed, folder)
             self._recorded[key] = folder
         return self._recorded[key]
