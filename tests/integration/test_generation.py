@@ -1,30 +1,36 @@
 """Texts of an encoder and a decoder with a cache, by the rules of `generation_config.json`.
 
-`tests/huggingface/encoder_decoders/marian` is a translator with a cache, and `generation.json` has
-texts of transformers' `generate` by several settings (`tests/huggingface/record_generation.py`).
+`tests/huggingface/encoder_decoders/` has a translator and a T5 with a cache, `generation.json` has
+tokens of transformers' `generate` by several settings, and `translations.json` texts of its
+pipeline (`tests/huggingface/record_generation.py`).
 """
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
+import openai
 import pytest
 
 from edgepack.agent import open_model
-from edgepack.bundle.plain_arrays import encode_arrays
 from edgepack.errors import BuildError
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.stages.build import build_pipeline
 from edgepack.packager.stages.float_pipeline import FloatPipeline
 from edgepack.packager.stages.pipeline_file import read_pipeline
 from tests.integration.picture_builds import edgepack, install
+from tests.simulators import warm_programs
+from tests.simulators.model_server import ModelServer
+from tests.simulators.ports import free_port
 
-FOLDER = Path(__file__).parents[1] / "huggingface" / "encoder_decoders" / "marian"
-RECORDED: list[dict[str, Any]] = json.loads((FOLDER.parent / "generation.json").read_text())
+FOLDERS = Path(__file__).parents[1] / "huggingface" / "encoder_decoders"
+RECORDED: list[dict[str, Any]] = json.loads((FOLDERS / "generation.json").read_text())
+TRANSLATIONS: dict[str, str] = json.loads((FOLDERS / "translations.json").read_text())
 CACHED = "decoder_with_past_model.onnx"
 
 
@@ -36,8 +42,8 @@ def prompt(number: int) -> dict[str, npt.NDArray[np.int64]]:
     return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
 
 
-def copy_folder(parent: Path, settings: dict[str, Any]) -> Path:
-    folder = shutil.copytree(FOLDER, parent / "marian")
+def copy_folder(parent: Path, settings: dict[str, Any], name: str = "marian") -> Path:
+    folder = shutil.copytree(FOLDERS / name, parent / name)
     (folder / "generation_config.json").write_text(json.dumps(settings))
     return folder
 
@@ -46,7 +52,7 @@ def copy_folder(parent: Path, settings: dict[str, Any]) -> Path:
 @pytest.mark.parametrize("number", range(len(RECORDED)))
 def test_texts_are_those_of_generate(tmp_path: Path, number: int, *, is_cached: bool) -> None:
     recorded = RECORDED[number]
-    folder = copy_folder(tmp_path, recorded["settings"])
+    folder = copy_folder(tmp_path, recorded["settings"], recorded["model"])
     if not is_cached:
         (folder / CACHED).unlink()
     session = FloatPipeline(read_pipeline(folder)).session
@@ -54,29 +60,82 @@ def test_texts_are_those_of_generate(tmp_path: Path, number: int, *, is_cached: 
     assert texts == recorded["texts"]
 
 
-def test_bundle_continues_texts_by_its_cache(tmp_path: Path, key: Path) -> None:
-    recorded = RECORDED[2]
-    folder = copy_folder(tmp_path, recorded["settings"])
-    samples = tmp_path / "prompts"
-    samples.mkdir()
-    for number in range(12):
-        (samples / f"{number:02}.npz").write_bytes(encode_arrays(prompt(number)))
-    bundle = tmp_path / "translator-1.0.0"
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory, key: Path) -> Path:
+    """Return the state folder of a device with a translator that follows three beams."""
+    folder = tmp_path_factory.mktemp("translator")
+    settings = {**RECORDED[0]["settings"], "num_beams": 3, "max_new_tokens": 20}
+    source = copy_folder(folder, settings)
+    lines = [json.dumps({"prompt": text}) for text in TRANSLATIONS]
+    (folder / "prompts.jsonl").write_text("\n".join(lines))
+    bundle = folder / "translator-1.0.0"
     edgepack(
-        *("build", folder, "--profile", "cpu", "--profile", "fp32", "--calibration", samples),
-        *("--key", key, "-o", bundle),
+        *("build", source, "--profile", "cpu", "--profile", "fp32"),
+        *("--calibration", folder / "prompts.jsonl", "--key", key, "-o", bundle),
     )
-    stages = json.loads((tmp_path / "translator-1.0.0.report.json").read_text())["variants"]
-    assert {one.split(":")[0] for one in stages[0]["recipe"]} == {
-        "encoder",
-        "decoder",
-        "decoder-with-cache",
-    }
-    install(bundle, key, tmp_path / "state")
-    with open_model("translator", tmp_path / "state", threads=1) as model:
-        texts = [model.run(prompt(place))["tokens"].tolist()[0] for place in range(8)]
-    kept = sum(text == expected for text, expected in zip(texts, recorded["texts"], strict=True))
+    report = json.loads((folder / "translator-1.0.0.report.json").read_text())
+    stages = {one.split(":")[0] for one in report["variants"][0]["recipe"]}
+    assert stages == {"encoder", "decoder", "decoder-with-cache"}
+    assert any("Devices make texts of texts" in note for note in report["notes"])
+    install(bundle, key, folder / "state")
+    return folder / "state"
+
+
+def test_texts_are_those_of_the_pipeline_of_transformers(device: Path) -> None:
+    with open_model("translator", device, threads=1) as model:
+        texts = {text: model.complete(text) for text in TRANSLATIONS}
+        first = "The river runs slowly."
+        assert model.complete(first, max_tokens=2) == " ".join(texts[first].split()[:2])
+        with pytest.raises(ValueError, match="is empty"):
+            model.complete("")
+        with pytest.raises(ValueError, match="71 tokens, the model reads 1 to 64"):
+            model.complete("river " * 70)
+    kept = sum(texts[text] == expected for text, expected in TRANSLATIONS.items())
     assert kept >= 7, texts  # The selected variant may be quantized.
+
+
+def test_model_server_and_command_write_the_same_text(device: Path) -> None:
+    text = "five white ducks, and children"
+    with open_model("translator", device, threads=1) as model:
+        expected = model.complete(text)
+    port = free_port()
+    server = ModelServer(device.parent, f'listen = "{port}"')
+    server.start()
+    url = f"http://127.0.0.1:{port}/v1"
+    try:
+        asked = {"model": "translator", "prompt": text}
+        whole = server.ask("POST", "/v1/completions", json.dumps(asked).encode()).value
+        (choice,) = whole["choices"]
+        assert (choice["text"], choice["finish_reason"]) == (expected, "stop")
+        assert whole["usage"]["prompt_tokens"] == 7
+        client = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
+        parts = client.completions.create(model="translator", prompt=text, stream=True)
+        assert "".join(part.choices[0].text for part in parts) == expected
+        with pytest.raises(openai.BadRequestError, match="leave temperature out"):
+            client.completions.create(model="translator", prompt=text, temperature=0.7)
+        with pytest.raises(openai.NotFoundError, match="answers no messages"):
+            client.chat.completions.create(
+                model="translator", messages=[{"role": "user", "content": text}]
+            )
+        assert "translator" in [one.id for one in client.models.list()]
+        with open_model("translator", device, via="server") as model:
+            assert model.complete(text) == expected
+    finally:
+        assert server.stop() == 0, server.said()
+    words = ("generate", "translator", text, "--state-dir", str(device))
+    command = [sys.executable, "-m", "edgepack.agent.cli", *words]
+    done = warm_programs.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == expected
+
+
+def test_tokenizer_that_does_not_fit_is_rejected(tmp_path: Path) -> None:
+    folder = copy_folder(tmp_path, RECORDED[0]["settings"])
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["more"] = 26
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(BuildError, match="27 tokens up to 26, the model 26"):
+        read_pipeline(folder)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +162,7 @@ def test_rules_that_a_device_does_not_follow_are_rejected(
 
 def test_decoders_that_do_not_fit_are_rejected(tmp_path: Path) -> None:
     folder = copy_folder(tmp_path, RECORDED[0]["settings"])
-    shutil.copy(FOLDER / "encoder_model.onnx", folder / CACHED)
+    shutil.copy(folder / "encoder_model.onnx", folder / CACHED)
     with pytest.raises(BuildError, match="do not fit each other"):
         read_pipeline(folder)
 

@@ -300,7 +300,7 @@ def test_a_folder_without_tokenizer_takes_features_and_says_so(
     shutil.copytree(FOLDER, folder)
     (folder / "tokenizer.json").unlink()
     source = read_pipeline(folder)
-    assert source.speech is None
+    assert source.texts is None
     assert "the folder has no tokenizer.json" in source.notes[0]
 
 

@@ -414,4 +414,5 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             return (GENAI_CONFIG, TOKENIZER)
         if self.description.text is not None:
             return (TOKENIZER, GOLDEN_TEXTS)
-        return (TOKENIZER,) if self.description.sound is not None else ()
+        described = self.description
+        return () if described.sound is None and described.prompt is None else (TOKENIZER,)

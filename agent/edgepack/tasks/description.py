@@ -15,6 +15,7 @@ from edgepack.tasks.inputs import (
     DescribedInput,
     PageInput,
     PictureInput,
+    PromptInput,
     SoundInput,
     TextInput,
 )
@@ -124,6 +125,11 @@ class ModelDescription(
     def sound(self) -> SoundInput | None:
         """Return the input that takes a sound, for its text; None without such an input."""
         return next((one for one in self.inputs if isinstance(one, SoundInput)), None)
+
+    @property
+    def prompt(self) -> PromptInput | None:
+        """Return the input that takes a text, for another text; None without such an input."""
+        return next((one for one in self.inputs if isinstance(one, PromptInput)), None)
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -264,4 +264,34 @@ class SoundInput(
         )
 
 
-DescribedInput = PictureInput | PageInput | TokenInput | TextInput | SoundInput
+class PromptInput(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="prompt",
+):
+    """Input of tokens that a device makes from a text, for another text: of an encoder-decoder.
+
+    Attributes:
+        name: Name of the input of tokens, (1, tokens).
+        mask: Name of the input of the mask; "" without.
+        max_tokens: Tokens of a text with its special tokens, at most.
+        output: Output with the tokens of the other text.
+        vocabulary: Number of tokens: each is below this number.
+    """
+
+    name: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+    mask: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
+    max_tokens: Annotated[int, msgspec.Meta(ge=1, le=2**24)]
+    output: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+    vocabulary: Annotated[int, msgspec.Meta(ge=1, le=2**24)]
+
+    @property
+    def words(self) -> str:
+        """Description for a person, a line."""
+        return f"text of at most {self.max_tokens} tokens, for the text of {self.output}"
+
+
+DescribedInput = PictureInput | PageInput | TokenInput | TextInput | SoundInput | PromptInput

@@ -1,15 +1,20 @@
 """A text of the serving variant, for a person."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from edgepack.agent.generation.completions import Completer
 from edgepack.agent.generation.texts import TextModel, TextRequest
 from edgepack.agent.model_commands.serving import find_runnable
-from edgepack.agent.runtime.slot_opening import open_slot
+from edgepack.agent.runtime.slot_opening import OpenedSlot, open_slot
 from edgepack.agent.serving.adapters import adapt_texts, find_adapter
+from edgepack.agent.state.pointer import ActivePointer
+from edgepack.bundle.generation import TOKENIZER
 from edgepack.errors import DeviceError
+from edgepack.tasks.inputs import PromptInput
 
 
 class WrittenText(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,8 +25,10 @@ class WrittenText(msgspec.Struct, frozen=True, kw_only=True):
         text: The text.
         finish_reason: `stop` at an end token, `length` at the limit.
         prompt_tokens, completion_tokens: Tokens of the prompt and of the text.
-        first_token_ms: Time to the first token, milliseconds.
-        tokens_per_s: Tokens a second after the first token; 0 for a single token.
+        first_token_ms: Time to the first token, milliseconds: of an encoder-decoder, to the whole
+            text.
+        tokens_per_s: Tokens a second after the first token; 0 for a single token. Of an
+            encoder-decoder, tokens a second.
     """
 
     name: str
@@ -34,6 +41,42 @@ class WrittenText(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int
     first_token_ms: float
     tokens_per_s: float
+
+
+def _complete(
+    opened: OpenedSlot,
+    pointer: ActivePointer,
+    described: PromptInput,
+    request: TextRequest,
+    show: Callable[[str], object],
+) -> WrittenText:
+    """Make the text of an encoder-decoder, whole."""
+    is_plain = isinstance(request.prompt, str) and request.adapter is None
+    if request.temperature or request.stop or not is_plain:
+        raise DeviceError(
+            f"the bundle of '{pointer.bundle.name}' states how a text is made",
+            remedy="leave --temperature, --stop and --adapter out",
+        )
+    completer = Completer(described, opened.session.inputs, opened.assets[TOKENIZER])
+    began = time.perf_counter()
+    try:
+        made = completer.complete(str(request.prompt), opened.session.run, request.max_tokens)
+    except ValueError as error:
+        raise DeviceError(str(error), remedy="change the prompt") from error
+    taken_s = time.perf_counter() - began
+    show(made.text)
+    return WrittenText(
+        name=pointer.bundle.name,
+        version=pointer.bundle.version,
+        variant=pointer.choice.chosen,
+        provider=pointer.choice.provider,
+        text=made.text,
+        finish_reason=made.finish_reason,
+        prompt_tokens=made.prompt_tokens,
+        completion_tokens=made.completion_tokens,
+        first_token_ms=taken_s * 1000,
+        tokens_per_s=made.completion_tokens / taken_s,
+    )
 
 
 def write_text(
@@ -61,14 +104,16 @@ def write_text(
     """
     pointer = find_runnable(state_dir, name)
     opened = open_slot(state_dir, pointer.digest, pointer.choice.chosen, threads=threads)
-    if not opened.assets:
+    facts = opened.manifest.facts
+    if facts.description.prompt is not None:
+        return _complete(opened, pointer, facts.description.prompt, request, show)
+    if facts.generation is None:
         raise DeviceError(
             f"model '{name}' writes no texts", remedy=f"edgepack-agent infer {name} FILE"
         )
     texts = TextModel(opened.session, opened.assets)
     if request.adapter is not None:
-        generation = opened.manifest.facts.generation
-        places = generation.adapters if generation is not None else None
+        places = facts.generation.adapters
         try:
             adapter = find_adapter(state_dir, request.adapter, name)
         except ValueError as error:

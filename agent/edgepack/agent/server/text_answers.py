@@ -9,6 +9,7 @@ import msgspec
 from edgepack.agent.generation.texts import TextRequest
 from edgepack.agent.inference_protocol.text_messages import TextModels, TextSettings
 from edgepack.agent.server.call import Call
+from edgepack.agent.server.completion_inference import CompletionInference
 from edgepack.agent.server.embedding_inference import EmbeddingInference, read_embedding
 from edgepack.agent.server.hosted_model import HostedModel, Inference, find_version
 from edgepack.agent.server.hosting import Hosting
@@ -63,8 +64,17 @@ class TextAnswers:
         self._write(call, CHAT, read_chat)
 
     def complete_text(self, call: Call) -> None:
-        """Continue a text; the answer comes later."""
-        self._write(call, COMPLETION, read_completion)
+        """Continue a text, or make the text of an encoder-decoder; the answer comes later."""
+        settings, request = read_completion(call.request.body)
+        name = settings.model
+        if self._hosting.base_of(name) or not _completes(self._hosting.find(name)):
+            self._write(call, COMPLETION, lambda _: (settings, request))
+            return
+        if settings.adapter:
+            raise HttpError(404, f"model {name[:100]!a} has no adapters")
+        model, watch = self._hosting.find(name), Stopwatch()
+        inference = CompletionInference(settings, request, model.most_text_tokens, watch)
+        self._answer_long(call, model, inference, inference.response)
 
     def embed_texts(self, call: Call) -> None:
         """Return the vectors of texts; the answer comes later."""
@@ -135,7 +145,8 @@ class TextAnswers:
         settings, request = read(call.request.body)
         model, adapter = self._find(settings.model)
         if not model.follower.serving.has_texts:
-            raise HttpError(404, f"model '{settings.model}' writes no texts")
+            what = "answers no messages: POST /v1/completions" if _completes(model) else ""
+            raise HttpError(404, f"model '{settings.model}' {what or 'writes no texts'}")
         most = model.most_text_tokens
         if adapter and settings.adapter not in (None, "", adapter):
             raise HttpError(
@@ -232,6 +243,12 @@ def _hears(model: HostedModel) -> bool:
     return model.follower.serving.description.sound is not None
 
 
+def _completes(model: HostedModel) -> bool:
+    """Return True if a model makes texts of texts."""
+    return model.follower.serving.description.prompt is not None
+
+
 def _is_of_texts(model: HostedModel) -> bool:
     """Return True if a model writes texts, or makes vectors of texts, or texts of sounds."""
-    return model.follower.serving.has_texts or _has_vectors(model) or _hears(model)
+    kinds = (_has_vectors, _hears, _completes)
+    return model.follower.serving.has_texts or any(kind(model) for kind in kinds)

@@ -177,7 +177,7 @@ class TextReply:
             options = self._settings.stream_options
             if options is not None and options.include_usage:
                 event = self._event("", None, "", usage=self._usage())
-                self._send(_encode_event(msgspec.structs.replace(event, choices=[])))
+                self._send(encode_event(msgspec.structs.replace(event, choices=[])))
             self._send(b"data: [DONE]\n\n")
         self._send(b"")
 
@@ -206,7 +206,7 @@ class TextReply:
         is_needed = text or reason or tokens or self._form is CHAT
         if self._send is not None and is_needed:
             usage = self._usage() if tokens else None
-            self._send(_encode_event(self._event(text, reason, role, tokens, usage)))
+            self._send(encode_event(self._event(text, reason, role, tokens, usage)))
 
     def _event(
         self,
@@ -340,5 +340,6 @@ def text_error_response(error: HttpError) -> Response:
     return Response(error.status, (encode_error(error),), fields=fields)
 
 
-def _encode_event(event: ChatEvent | CompletionAnswer) -> bytes:
+def encode_event(event: ChatEvent | CompletionAnswer) -> bytes:
+    """Return an event of a stream."""
     return b"data: " + msgspec.json.encode(event) + b"\n\n"

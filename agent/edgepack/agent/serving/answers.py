@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from edgepack.agent.generation.completions import Completion
 from edgepack.agent.generation.transcripts import Transcript
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor
 from edgepack.pictures import answers
@@ -48,6 +49,9 @@ class Release(Protocol):
 
     def transcribe(self, sound: Sound) -> Transcript:
         """Return the text of a sound."""
+
+    def complete(self, text: str, most: int | None) -> Completion:
+        """Return the text of a text."""
 
 
 class Answering(ABC):
@@ -227,6 +231,29 @@ class Answering(ABC):
         """
         opened = open_sound(sound, rate)
         return self._ask_release(lambda release: release.transcribe(opened)).text
+
+    def complete(self, text: str, *, max_tokens: int | None = None) -> str:
+        """Return the text that an encoder-decoder makes of a text: a translation, a summary.
+
+        The bundle states the rules of the text, such as beam search; see `generate` for decoders.
+
+        Args:
+            text: The text, with the prefix that the model was trained with, if any.
+            max_tokens: Tokens of the result, at most; None for all that the model writes.
+
+        Raises:
+            ValueError: The text is empty or too long, or the model makes no texts of texts.
+            DeviceError: The provider failed, or the package `tokenizers` is missing.
+
+        Example:
+            ```python
+            from edgepack.agent import open_model
+
+            with open_model("translator") as model:
+                print(model.complete("The house is small."))
+            ```
+        """
+        return self._ask_release(lambda release: release.complete(text, max_tokens)).text
 
 
 def answer_picture(release: Release, picture: Question) -> Answer:

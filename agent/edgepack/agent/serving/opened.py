@@ -11,6 +11,7 @@ from time import monotonic
 import numpy as np
 from numpy import isfinite
 
+from edgepack.agent.generation.completions import Completer, Completion
 from edgepack.agent.generation.texts import TextModel, has_packages
 from edgepack.agent.generation.transcripts import Transcriber, Transcript
 from edgepack.agent.generation.vectors import (
@@ -69,6 +70,7 @@ class OpenedModel:
         vectors: Makes vectors of texts; None for a model without such vectors, or a device without
             the package.
         transcriber: Makes texts of sounds; None likewise.
+        completer: Makes texts of texts; None likewise.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class OpenedModel:
         self.adapters: Adapters | None = None
         self.vectors: TextVectors | None = None
         self.transcriber: Transcriber | None = None
+        self.completer: Completer | None = None
         self.has_texts = opened.manifest.facts.generation is not None
         self._has_run = False
         self._offer_at = 0.0
@@ -200,6 +203,23 @@ class OpenedModel:
     def transcribe(self, sound: Sound) -> Transcript:
         """Return the text of a sound; see `Answering.transcribe`."""
         return self.open_transcriber().transcribe(sound, self.run)
+
+    def open_completer(self) -> Completer:
+        """Return what makes texts of texts.
+
+        Raises:
+            ValueError: The model makes no texts of texts.
+            DeviceError: The package of tokenizers is missing.
+        """
+        if self.completer is None:
+            if self.description.prompt is not None:
+                raise texts_need_package("texts of texts")
+            raise ValueError("the model makes no texts of texts: its bundle describes no prompts")
+        return self.completer
+
+    def complete(self, text: str, most: int | None) -> Completion:
+        """Return the text of a text; see `Answering.complete`."""
+        return self.open_completer().complete(text, self.run, most)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -346,6 +366,10 @@ def open_release(
     if facts.description.sound is not None and has_tokenizers():
         release.transcriber = Transcriber(
             facts.description.sound, opened.session.inputs, opened.assets[TOKENIZER]
+        )
+    if facts.description.prompt is not None and has_tokenizers():
+        release.completer = Completer(
+            facts.description.prompt, opened.session.inputs, opened.assets[TOKENIZER]
         )
     if facts.generation is not None and has_packages():
         release.texts = TextModel(opened.session, opened.assets)

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from edgepack.agent.generation.completions import Completion
 from edgepack.agent.generation.texts import TextRequest
 from edgepack.agent.generation.transcripts import Transcript
 from edgepack.agent.inference_protocol.messages import (
@@ -36,6 +37,7 @@ from edgepack.agent.inference_protocol.messages import (
 )
 from edgepack.agent.inference_protocol.tensors import datatype_of_array, dtype_of
 from edgepack.agent.inference_protocol.text_messages import (
+    CompletionAnswer,
     EmbeddingAnswer,
     EmbeddingRequest,
     Transcription,
@@ -99,6 +101,10 @@ class ServedRelease:
             ReleaseReplacedError: Another release ran.
         """
         return self._model.embed_texts(texts, self._version)
+
+    def complete(self, text: str, most: int | None) -> Completion:
+        """Return the text of a text; the server makes the whole text on one release."""
+        return self._model.complete_text(text, most)
 
     def transcribe(self, sound: Sound) -> Transcript:
         """Return the text of a sound; the server makes the whole text on one release."""
@@ -293,6 +299,28 @@ class ServedModel(Answering, Writing, Closing):
             return np.stack(rows).astype(np.float32)
         except ValueError as error:
             raise DeviceError(f"the answer of the model server is malformed: {error}") from error
+
+    def complete_text(self, text: str, most: int | None) -> Completion:
+        """Return the text of a text.
+
+        Raises:
+            ValueError: The text does not fit, the model makes no texts of texts, or the model is
+                closed.
+            DeviceError: The provider failed, or the server does not answer.
+        """
+        content = msgspec.json.encode({"model": self._name, "prompt": text, "max_tokens": most})
+        line = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+        head = f"{line}Content-Length: {len(content)}\r\n\r\n".encode()
+        answer = _decode(self._ask([head, content]), CompletionAnswer)
+        if not answer.choices or answer.usage is None:
+            raise DeviceError("the answer of the model server is malformed: it has no text")
+        (made,), used = answer.choices[:1], answer.usage
+        return Completion(
+            text=made.text,
+            prompt_tokens=used.prompt_tokens,
+            completion_tokens=used.completion_tokens,
+            finish_reason=made.finish_reason or "",
+        )
 
     def transcribe_sound(self, sound: Sound) -> Transcript:
         """Return the text of a sound.

@@ -22,6 +22,7 @@ from edgepack.packager.samples.formats import refuse_special
 SUFFIX = ".jsonl"
 MOST_FILE_BYTES = 256_000_000
 MOST_LINES = 100_000
+_TEXT_REMEDY = '{"prompt": "…"} on each line'
 _REMEDY = (
     '{"prompt": "…", "answer": "…"} or '
     '{"messages": [{"role": "user", "content": "…"}], "answer": "…"}'
@@ -68,6 +69,46 @@ def read_prompts(path: Path, template: ChatTemplate) -> list[Prompt]:
         BuildError: The file is too large or has no lines, or a line is malformed; the error names
             the line.
     """
+    lines = [(number, _parse(line, path, number)) for number, line in read_lines(path)]
+    return [
+        Prompt(
+            text=_render(line.messages, template, path, number) if line.messages else line.prompt,
+            answer=line.answer,
+            line=number,
+            is_rendered=bool(line.messages),
+        )
+        for number, line in lines
+    ]
+
+
+def read_texts(path: Path) -> list[tuple[int, str]]:
+    """Return the prompts of a file with the numbers of their lines; answers are not needed.
+
+    Args:
+        path: The file.
+
+    Raises:
+        BuildError: See `read_prompts`.
+    """
+    texts = []
+    for number, raw in read_lines(path):
+        try:
+            line = decode_json(raw, _Line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            problem = f"this is not a prompt: {error}"
+            raise refusal_of_line(problem, path, number, _TEXT_REMEDY) from error
+        if not line.prompt:
+            raise refusal_of_line("the prompt is missing or empty", path, number, _TEXT_REMEDY)
+        texts.append((number, line.prompt))
+    return texts
+
+
+def read_lines(path: Path) -> list[tuple[int, bytes]]:
+    """Return the lines of a file that are not empty, with their numbers.
+
+    Raises:
+        BuildError: The file is too large or has no lines.
+    """
     refuse_special(path)
     try:
         size = path.stat().st_size
@@ -91,16 +132,7 @@ def read_prompts(path: Path, template: ChatTemplate) -> list[Prompt]:
             found_in=str(path),
             remedy=f"a line for each prompt: {_REMEDY}",
         )
-    lines = [(number, _parse(line, path, number)) for number, line in numbered]
-    return [
-        Prompt(
-            text=_render(line.messages, template, path, number) if line.messages else line.prompt,
-            answer=line.answer,
-            line=number,
-            is_rendered=bool(line.messages),
-        )
-        for number, line in lines
-    ]
+    return numbered
 
 
 def refusal_of_line(problem: str, path: Path, number: int, remedy: str) -> BuildError:

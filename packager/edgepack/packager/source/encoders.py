@@ -5,12 +5,12 @@ Other folders of an encoder get the pooling that sentence-transformers gives suc
 of all tokens, of any length.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from edgepack.agent.generation.tokenizing import TextTokenizer
 from edgepack.agent.generation.vectors import TextVectors, has_tokenizers
@@ -247,7 +247,7 @@ def _prefix(folder: Path) -> str:
 
 def _number(settings: Mapping[str, Any], key: str) -> int | None:
     value = settings.get(key)
-    return int(value) if isinstance(value, int | float) and np.isfinite(value) else None
+    return int(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _read_object(path: Path) -> dict[str, Any]:

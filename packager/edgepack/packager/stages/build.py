@@ -272,7 +272,7 @@ def _lay_out(
         for part in one.parts:
             graphs.setdefault(part.component, {})[part.name] = part
     joined = join_stages(pipeline, {name: tuple(own.values()) for name, own in graphs.items()})
-    picture, own = source.wiring.picture, source.speech
+    picture, own = source.wiring.picture, source.texts
     golden_files = () if request.leave_out_pictures else samples.held_out_files[:count]
     described = (PageInput(name=picture),) if picture else ()
     parts = BundleParts(
@@ -329,7 +329,7 @@ def _digest_source(source: PipelineSource) -> str:
 
 def _settings_of(source: PipelineSource) -> tuple[Path, ...]:
     """Return the files that state how sounds and texts are prepared; none for other pipelines."""
-    if source.speech is None:
+    if source.texts is None:
         return ()
     found = (source.path.parent / name for name in speech.FILES)
     return tuple(path for path in found if path.is_file())

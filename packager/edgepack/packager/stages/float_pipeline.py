@@ -7,19 +7,23 @@ from pathlib import Path
 
 import msgspec
 
+from edgepack.agent.generation.completions import Completer
 from edgepack.agent.runtime.opening import open_model_file
 from edgepack.agent.runtime.pipelines import PipelineSession
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
-from edgepack.agent.runtime.sessions import Session
+from edgepack.agent.runtime.sessions import Session, SessionTensor
 from edgepack.bundle.golden_pictures import SOUND_SUFFIX
 from edgepack.bundle.plain_arrays import encode_arrays, read_arrays
 from edgepack.durable import write_file
 from edgepack.errors import BuildError, DeviceError, PictureError, SoundError
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.samples.files import RANDOM_PREFIX
+from edgepack.packager.samples.prompts import SUFFIX, read_texts
 from edgepack.packager.stages.cache_check import check_caches
 from edgepack.packager.stages.fixed_stages import CroppedSession, FixedStage
 from edgepack.packager.stages.pipeline_file import PipelineSource
+from edgepack.packager.stages.prompts import PromptSource
+from edgepack.packager.stages.speech import SpeechSource
 from edgepack.pictures.prepare import load_page
 from edgepack.sound.features import prepare_start
 from edgepack.sound.waves import open_sound
@@ -65,12 +69,12 @@ def digest_samples(samples: Sequence[Mapping[str, Tensor]]) -> str:
 def open_pipeline_samples(
     source: PipelineSource, calibration: object, evaluation: object
 ) -> PipelineSamples:
-    """Read the samples: pictures or sounds, or `.npz` files with an array for each input.
+    """Read the samples: pictures, sounds or texts, or `.npz` files with an array for each input.
 
     Args:
         source: Describes the inputs.
-        calibration: Folder of the samples.
-        evaluation: Folder of held-out samples; "" holds out every third sample.
+        calibration: Folder of the samples; texts are lines of a `.jsonl` file.
+        evaluation: Held-out samples, likewise; "" holds out every third sample.
 
     Raises:
         BuildError: There are too few samples, or one cannot be read or does not fit.
@@ -103,9 +107,12 @@ def _read_folder(
             "a pipeline is built with real samples: its stages see what the stages before give",
             found_in=option,
             remedy=f"{option} FOLDER with pictures or sounds, or .npz files that have an array "
-            "for each input",
+            "for each input; texts for an encoder-decoder come from a .jsonl file",
         )
     folder = Path(given)
+    texts = source.texts
+    if isinstance(texts, PromptSource) and folder.suffix == SUFFIX:
+        return _read_texts(texts, source, folder)
     wanted = (*_file_kinds(source), ".npz")
     paths = sorted(
         path
@@ -121,18 +128,38 @@ def _read_folder(
     return tuple(paths), tuple(_read(source, path) for path in paths)
 
 
+def _read_texts(
+    texts: PromptSource, source: PipelineSource, path: Path
+) -> tuple[tuple[Path, ...], tuple[dict[str, Tensor], ...]]:
+    """Return the file and the inputs of each text of a file."""
+    inputs = [
+        SessionTensor(name=one.name, dtype=one.dtype, shape=one.shape)
+        for one in source.wiring.inputs
+    ]
+    completer = Completer(texts.described, inputs, texts.tokenizer.read_bytes())
+    samples = []
+    for number, text in read_texts(path):
+        try:
+            samples.append(completer.feeds_of(text))
+        except ValueError as error:
+            raise BuildError(
+                str(error), found_in=f"{path}, line {number}", remedy="change the text"
+            ) from error
+    return (path,) * len(samples), tuple(samples)
+
+
 def _file_kinds(source: PipelineSource) -> tuple[str, ...]:
     """Return the suffixes of files that a device prepares for the pipeline."""
-    if source.speech is not None:
+    if isinstance(source.texts, SpeechSource):
         return (SOUND_SUFFIX,)
     return _PICTURES if source.wiring.picture and len(source.wiring.inputs) == 1 else ()
 
 
 def _read(source: PipelineSource, path: Path) -> dict[str, Tensor]:
     """Return the inputs of a sample; of a sound that is longer than a chunk, the first chunk."""
-    wiring, speech = source.wiring, source.speech
+    wiring, speech = source.wiring, source.texts
     try:
-        if speech is not None and path.suffix.lower() == SOUND_SUFFIX:
+        if isinstance(speech, SpeechSource) and path.suffix.lower() == SOUND_SUFFIX:
             features = prepare_start(open_sound(path), speech.described)
             return {wiring.inputs[0].name: features.astype(wiring.inputs[0].dtype, copy=False)}
         if path.suffix.lower() != ".npz":

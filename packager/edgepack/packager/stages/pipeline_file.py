@@ -15,6 +15,7 @@ from edgepack.packager.stages.encoder_decoder import (
     is_encoder_decoder,
     read_settings,
 )
+from edgepack.packager.stages.prompts import PromptSource, find_prompts
 from edgepack.packager.stages.speech import SpeechSource, find_speech
 from edgepack.stages.loops import Cache, Loop, StageName, TensorName
 from edgepack.stages.wiring import (
@@ -136,7 +137,7 @@ class PipelineSource(msgspec.Struct, frozen=True, kw_only=True):
         part: Task of the outputs.
         keep: See `PipelineSection`.
         variants: See `VariantSection`.
-        speech: How a sound becomes an input, and tokens a text; None for other pipelines.
+        texts: How a sound or a text becomes an input, and tokens a text; None for other pipelines.
         notes: Facts about the pipeline for a person.
     """
 
@@ -146,7 +147,7 @@ class PipelineSource(msgspec.Struct, frozen=True, kw_only=True):
     part: TaskOutputs
     keep: float
     variants: tuple[VariantSection, ...]
-    speech: SpeechSource | None = None
+    texts: SpeechSource | PromptSource | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -213,9 +214,13 @@ def read_pipeline(path: Path) -> PipelineSource:
         _with_characters(step, wiring, stages, path) if isinstance(step, Ctc) else step
         for step in wiring.steps
     )
-    speech, note = None, ""
+    texts: SpeechSource | PromptSource | None = None
+    notes: list[str] = []
     if path.name == CONFIG:
-        speech, note = find_speech(path.parent, read_settings(path), wiring)
+        for find in (find_speech, find_prompts):
+            found, note = find(path.parent, read_settings(path), wiring)
+            texts = texts or found
+            notes += filter(None, [note])
     return PipelineSource(
         path=path,
         wiring=msgspec.structs.replace(wiring, steps=steps),
@@ -228,8 +233,8 @@ def read_pipeline(path: Path) -> PipelineSource:
         ),
         keep=file.pipeline.keep,
         variants=file.variant,
-        speech=speech,
-        notes=(note,) if note else (),
+        texts=texts,
+        notes=tuple(notes),
     )
 
 
