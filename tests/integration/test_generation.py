@@ -18,6 +18,7 @@ import openai
 import pytest
 
 from edgepack.agent import open_model
+from edgepack.bundle.plain_arrays import encode_arrays
 from edgepack.errors import BuildError
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.stages.build import build_pipeline
