@@ -264,7 +264,7 @@ def _row(variant: Variant) -> tuple[str, ...]:
         variant.provider.removesuffix("ExecutionProvider"),
         variant.device,
         facts.precision + (" (degraded)" if facts.degraded else ""),
-        _size(sum(entry.size_bytes for entry in facts.files)),
+        _size(sum({entry.sha256: entry.size_bytes for entry in facts.files}.values())),
         describe_accuracy(facts.accuracy),
         placed if facts.placement.verified else "not known",
         ", ".join(needs) or "anything",

@@ -85,3 +85,24 @@ def test_client_sees_the_tokens_of_a_prompt_that_were_kept(tmp_path: Path) -> No
     server.kill()
     assert [one.usage.prompt_tokens_details.cached_tokens for one in answers] == [0, 384]
     assert len({one.choices[0].message.content for one in answers}) == 1
+
+
+def test_client_sees_that_a_server_died_in_a_text(tmp_path: Path) -> None:
+    port = free_port()
+    server = ModelServer(tmp_path, f'listen = "{port}"')
+    bundle = make_text_bundle(tmp_path / "b", context=20_000)
+    write_pointer(server.state_dir, install_texts(server.state_dir, bundle))
+    server.start()
+    with (
+        openai.OpenAI(
+            base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0
+        ) as client,
+        client.completions.create(
+            model="chat", prompt="Once", stream=True, temperature=0.0, max_tokens=15_000
+        ) as stream,
+    ):
+        parts = iter(stream)
+        next(parts)
+        server.kill()
+        with pytest.raises(openai.APIConnectionError):
+            list(parts)

@@ -10,6 +10,7 @@ import logging
 import socket
 import termios
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -295,8 +296,10 @@ class Connection(asyncio.BufferedProtocol):
             # Else the kernel keeps megabytes for a client that does not read.
             peer: socket.socket = self._transport.get_extra_info("socket")
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST_UNREAD_BYTES // 2)
-            self._transport.write(write_head(response, is_kept=False))
-            response.stream(self._send_part)
+            # So that a client tells a text that was cut: a server that dies writes no last chunk.
+            is_chunked = self._head is None or self._head.is_newer
+            self._transport.write(write_head(response, is_kept=False, is_chunked=is_chunked))
+            response.stream(partial(self._send_part, is_chunked=is_chunked))
             return
         self._act_on_loss, self._is_long = None, False
         self._is_busy = False
@@ -313,16 +316,18 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_writing:
             self._wait_for_request()
 
-    def _send_part(self, part: bytes) -> None:
+    def _send_part(self, part: bytes, *, is_chunked: bool) -> None:
         """Send a part of a stream; end the stream at an empty part."""
         transport = self._transport
         if not part:
             self._act_on_loss, self._is_long, self._is_busy = None, False, False
             self._release()
             if transport is not None:
+                if is_chunked and not transport.is_closing():
+                    transport.write(b"0\r\n\r\n")
                 transport.close()
         elif transport is not None and not transport.is_closing():  # asyncio warns of each write.
-            transport.write(part)
+            transport.write(b"%x\r\n%b\r\n" % (len(part), part) if is_chunked else part)
             if transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
                 self.abort()
 

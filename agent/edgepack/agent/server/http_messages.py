@@ -40,6 +40,7 @@ class Head(NamedTuple):
         fields: Header fields, names in lower case.
         length: Bytes of the body; -1 for a chunked body.
         is_kept: Whether the connection stays open after the response.
+        is_newer: Whether the client reads HTTP/1.1.
     """
 
     method: str
@@ -47,6 +48,7 @@ class Head(NamedTuple):
     fields: dict[bytes, bytes]
     length: int
     is_kept: bool
+    is_newer: bool = True
 
 
 class Response(NamedTuple):
@@ -100,7 +102,7 @@ def read_head(content: bytes) -> Head:
     wish = fields.get(b"connection", b"").lower()
     is_kept = wish != b"close" if is_newer else wish == b"keep-alive"
     length = _read_length(fields, is_newer=is_newer)
-    return Head(method.decode(), target.decode(), fields, length, is_kept)
+    return Head(method.decode(), target.decode(), fields, length, is_kept, is_newer)
 
 
 def _read_length(fields: dict[bytes, bytes], *, is_newer: bool) -> int:
@@ -121,13 +123,22 @@ def _read_length(fields: dict[bytes, bytes], *, is_newer: bool) -> int:
     return int(length)
 
 
-def write_head(response: Response, *, is_kept: bool) -> bytes:
-    """Return the head of a response; the end of the connection ends a body of unknown length."""
+def write_head(response: Response, *, is_kept: bool, is_chunked: bool = False) -> bytes:
+    """Return the head of a response.
+
+    Args:
+        response: The response.
+        is_kept: Whether the connection stays open.
+        is_chunked: Whether the body of a stream comes in chunks; else the end of the connection
+            ends the body.
+    """
     length = f"Content-Length: {sum(map(len, response.parts))}\r\n"
+    if response.stream is not None:
+        length = "Transfer-Encoding: chunked\r\n" if is_chunked else ""
     end = "" if is_kept else "Connection: close\r\n"
     return (
         f"HTTP/1.1 {response.status} {_REASONS[response.status]}\r\n"
-        f"Content-Type: {response.kind}\r\n{length if response.stream is None else ''}"
+        f"Content-Type: {response.kind}\r\n{length}"
         f"{response.fields}{end}\r\n"
     ).encode("latin-1")
 

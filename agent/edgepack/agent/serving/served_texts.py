@@ -161,5 +161,6 @@ def _message(name: str, request: TextRequest) -> list[bytes]:
     }
     path = "completions" if isinstance(prompt, str) else "chat/completions"
     content = msgspec.json.encode(body)
-    head = f"POST /v1/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
+    # HTTP/1.0: events without chunks, whose last one tells the end.
+    head = f"POST /v1/{path} HTTP/1.0\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
     return [head.encode(), content]
