@@ -37,13 +37,20 @@ def build_bundle(
     return output
 
 
-def install(bundle: Path, key: Path, state: Path) -> str:
-    """Install a bundle on a device without a broker, and return the status."""
+def install(bundle: Path, key: Path, state: Path, more: str = "") -> str:
+    """Install a bundle on a device without a broker, and return the status.
+
+    Args:
+        bundle: The bundle.
+        key: Its key, beside the public one.
+        state: Folder of the device.
+        more: Further sections of its settings.
+    """
     state.mkdir(exist_ok=True)
     config = state / "agent.toml"
     config.write_text(
         f'device = "d"\nstate_dir = "{state}"\n[broker]\nurl = "mqtt://127.0.0.1:1"\n'
-        f'[trust]\nkeys = ["{key.with_suffix(".pub")}"]\n[probe]\nruns = 1\n'
+        f'[trust]\nkeys = ["{key.with_suffix(".pub")}"]\n[probe]\nruns = 1\n{more}'
     )
     module = "edgepack.agent.cli"
     return edgepack("install", bundle, "--config", config, "--soak", "0", module=module)
