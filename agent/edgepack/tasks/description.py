@@ -18,6 +18,7 @@ from edgepack.tasks.inputs import (
     PromptInput,
     SoundInput,
     TextInput,
+    TokenInput,
 )
 
 Source = Literal["declared", "graph", "metadata", "values", "unknown"]
@@ -130,6 +131,12 @@ class ModelDescription(
     def prompt(self) -> PromptInput | None:
         """Return the input that takes a text, for another text; None without such an input."""
         return next((one for one in self.inputs if isinstance(one, PromptInput)), None)
+
+    @property
+    def token_counts(self) -> dict[str, int]:
+        """Return the number of tokens of each input that takes tokens."""
+        kinds = (TokenInput, TextInput, PromptInput)
+        return {one.name: one.vocabulary for one in self.inputs if isinstance(one, kinds)}
 
     @property
     def outputs(self) -> tuple[str, ...]:

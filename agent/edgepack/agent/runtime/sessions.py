@@ -271,6 +271,26 @@ def check_shared_sizes(inputs: tuple[SessionTensor, ...], feeds: Mapping[str, Te
                     )
 
 
+def check_tokens(counts: Mapping[str, int], feeds: Mapping[str, Tensor]) -> None:
+    """Check the tokens of inputs; only a failure of a model needs the check.
+
+    Args:
+        counts: By input the number of tokens. -1 is the last one, as for ONNX's Gather.
+        feeds: Tensors by input.
+
+    Raises:
+        ValueError: A token is not one of the model's.
+    """
+    for name, count in counts.items():
+        values = np.asarray(feeds[name]) if name in feeds else np.zeros(0)
+        for value in (values.min(), values.max()) if values.size else ():
+            if not -count <= value < count:
+                raise ValueError(
+                    f"input '{name}' has the value {value}, and the model has the tokens 0 to "
+                    f"{count - 1}"
+                )
+
+
 def name_single(names: Sequence[str], array: object) -> dict[str, Tensor]:
     """Return the feeds of a model with a single input, for which a caller gave the array alone.
 

@@ -303,7 +303,7 @@ class Follower:
             because = f"{because}; the release cannot be opened again: {problem}"
             self._registration.update(wrong=because[:MAX_TEXT])
             return
-        opened.inputs_before = self.serving.inputs_that_ran
+        opened.accepted_before = self.serving.accepted_that_ran
         self._replaced.append(weakref.ref(self.serving))
         self.serving, self._suspicion = opened, because
         self._verifier.run_again()
@@ -418,7 +418,7 @@ class Follower:
             if is_other:
                 self.serving.end_shadow()
                 opened = self._open(new)
-                opened.inputs_before = self.serving.inputs_that_ran
+                opened.accepted_before = self.serving.accepted_that_ran
                 self._replaced.append(weakref.ref(self.serving))
                 self.serving = opened
                 self._verifier, self._suspicion = self._new_verifier(), ""

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import get_ident
 from time import monotonic
+from typing import NamedTuple
 
 import numpy as np
 from numpy import isfinite
@@ -26,6 +27,7 @@ from edgepack.agent.runtime.sessions import (
     Tensor,
     check_feeds,
     check_shared_sizes,
+    check_tokens,
     name_single,
 )
 from edgepack.agent.runtime.slot_opening import OpenedSlot, open_slot
@@ -47,6 +49,18 @@ _FEW = 4096
 Call = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 
 
+class AcceptedFeeds(NamedTuple):
+    """Feeds that a release takes.
+
+    Attributes:
+        inputs: Its inputs.
+        token_counts: By input the number of tokens.
+    """
+
+    inputs: tuple[SessionTensor, ...] = ()
+    token_counts: Mapping[str, int] = {}
+
+
 class OpenedModel:
     """Opened model. A running inference holds the model, so that a swap never closes a model in
     use.
@@ -62,7 +76,7 @@ class OpenedModel:
     Attributes:
         description: Meaning of inputs and outputs.
         shadow: Runs another release next to this release; None without shadow mode.
-        inputs_before: Inputs with which the application ran the release before, in this process;
+        accepted_before: What the release before takes, which the application ran in this process;
             empty if there is none.
         has_texts: Whether the model writes texts.
         texts: Writes texts; None for a model without texts, or a device without the packages.
@@ -90,7 +104,7 @@ class OpenedModel:
         self.samples = opened.samples
         self.record = record
         self.shadow: ShadowRunner | None = None
-        self.inputs_before: tuple[SessionTensor, ...] = ()
+        self.accepted_before = AcceptedFeeds()
         self.texts: TextModel | None = None
         self.adapters: Adapters | None = None
         self.vectors: TextVectors | None = None
@@ -128,13 +142,13 @@ class OpenedModel:
         started = running[thread] = monotonic()
         try:
             outputs = (call or self.session.run)(feeds)
-        except ValueError:
-            if self._is_fed_as_before(feeds):
+        except Exception as error:
+            misuse = self._find_misuse(error, feeds)
+            if misuse is None or self._is_fed_as_before(feeds):
                 self.record.fail()
-            raise
-        except Exception:
-            self.record.fail()
-            raise
+            if misuse is None or misuse is error:
+                raise
+            raise misuse from error
         finally:
             running[thread] = math.inf
             marks.cells[place] = IDLE
@@ -263,17 +277,30 @@ class OpenedModel:
         return self.session.inputs
 
     @property
-    def inputs_that_ran(self) -> tuple[SessionTensor, ...]:
-        """Inputs of the newest release that the application has run in this process."""
-        return self.session.inputs if self._has_run else self.inputs_before
+    def accepted_that_ran(self) -> "AcceptedFeeds":
+        """What the newest release takes that the application has run in this process."""
+        own = AcceptedFeeds(self.session.inputs, self.description.token_counts)
+        return own if self._has_run else self.accepted_before
+
+    def _find_misuse(self, error: Exception, feeds: Mapping[str, Tensor]) -> ValueError | None:
+        """Return what an application did wrong; None if the release failed."""
+        if isinstance(error, ValueError):
+            return error
+        try:
+            check_tokens(self.description.token_counts, feeds)
+        except ValueError as misuse:
+            return misuse
+        return None
 
     def _is_fed_as_before(self, feeds: Mapping[str, Tensor]) -> bool:
         """Check whether feeds fit the release before: the release is wrong, not the application."""
-        if not self.inputs_before:
+        before = self.accepted_before
+        if not before.inputs:
             return False
         try:
-            check_feeds(self.inputs_before, feeds)
-            check_shared_sizes(self.inputs_before, feeds)
+            check_feeds(before.inputs, feeds)
+            check_shared_sizes(before.inputs, feeds)
+            check_tokens(before.token_counts, feeds)
         except ValueError:
             return False
         return True

@@ -31,6 +31,7 @@ from edgepack.packager.bundling.output import disk_error, work_folder
 from edgepack.packager.bundling.prepared_variant import PreparedVariants
 from edgepack.packager.bundling.rehearse import rehearse
 from edgepack.packager.config.inputs import described_inputs
+from edgepack.packager.graph.token_tables import find_token_counts
 from edgepack.packager.pipeline.adapter_build import build_adapter
 from edgepack.packager.pipeline.build_samples import (
     BuildSamples,
@@ -48,7 +49,7 @@ from edgepack.packager.runtime.deadline import Deadline, OutOfTimeError
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.runtime.tool_versions import tool_versions
 from edgepack.packager.source.texts import TextSource
-from edgepack.tasks.inputs import DescribedInput
+from edgepack.tasks.inputs import MAX_NAME, DescribedInput, TokenInput
 
 
 def build_bundle(
@@ -167,15 +168,24 @@ def _make_parts(opened: OpenedBuild, prepared: PreparedVariants) -> BundleParts:
 
 
 def _described_inputs(opened: OpenedBuild) -> tuple[DescribedInput, ...]:
-    """Return the inputs whose preparation is known: declared, or an encoder's input of texts."""
+    """Return the inputs that are known: declared, an encoder's input of texts, or tokens of a table
+    in the graph.
+    """
     declared = described_inputs(
         wanted_inputs(opened.source, opened.request),
         from_pictures=opened.samples.split.held_out.pictures_of is not None,
     )
-    if opened.source.encoder is None:
-        return declared
-    text = opened.source.encoder.described
-    return (text, *(one for one in declared if one.name != text.name))
+    encoder = opened.source.encoder
+    found = (*((encoder.described,) if encoder else ()), *declared)
+    names = {one.name for one in found}
+    counts = find_token_counts(opened.source.model.graph)
+    names |= counts.keys() - {one.name for one in opened.source.inputs}
+    tokens = (
+        TokenInput(name=name, vocabulary=rows)
+        for name, rows in counts.items()
+        if name not in names and len(name) <= MAX_NAME
+    )
+    return (*found, *tokens)
 
 
 def _generation(texts: TextSource | None, samples: BuildSamples) -> Generation | None:
