@@ -114,6 +114,14 @@ def test_model_server_and_command_write_the_same_text(device: Path) -> None:
         assert "".join(part.choices[0].text for part in parts) == expected
         with pytest.raises(openai.BadRequestError, match="leave temperature out"):
             client.completions.create(model="translator", prompt=text, temperature=0.7)
+        for key, value in (
+            ("response_format", {"type": "json_object"}),
+            ("return_token_ids", True),
+        ):
+            with pytest.raises(openai.BadRequestError, match=f"leave {key} out"):
+                client.completions.create(
+                    model="translator", prompt=text, stream=True, extra_body={key: value}
+                )
         with pytest.raises(openai.NotFoundError, match="answers no messages"):
             client.chat.completions.create(
                 model="translator", messages=[{"role": "user", "content": text}]

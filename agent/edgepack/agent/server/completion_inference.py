@@ -15,8 +15,11 @@ from edgepack.agent.server.statistics import Stopwatch
 from edgepack.agent.server.text_replies import COMPLETION, encode_event
 from edgepack.agent.serving.following import Follower
 
-_FIXED = ("temperature", "top_k", "top_p", "stop", "schema")
-"""Rules that the bundle states: a request leaves these out, or gives 0, 1 or nothing."""
+_FIXED = {key: key for key in ("temperature", "top_k", "top_p", "stop")} | {
+    "schema": "response_format"
+}
+"""Rules that the bundle states, with their keys: a request leaves these out, or gives 0, 1 or
+nothing."""
 
 
 class CompletionInference(Inference):
@@ -45,9 +48,11 @@ class CompletionInference(Inference):
         self._most_prompt_tokens = most_prompt_tokens
         self._completion: Completion | None = None
         self._prompt = str(request.prompt)
-        for name in _FIXED:
+        for name, key in _FIXED.items():
             if getattr(request, name) not in (None, (), 0, 1):
-                raise HttpError(400, f"the bundle states how a text is made: leave {name} out")
+                raise HttpError(400, f"the bundle states how a text is made: leave {key} out")
+        if settings.return_token_ids:
+            raise HttpError(400, "the text is made as a whole: leave return_token_ids out")
         if self._most is not None and self._most < 1:
             raise HttpError(400, f"max_tokens is {self._most}, a text has 1 token at least")
 
