@@ -28,6 +28,8 @@ _DROPPED = {
     "numpy/_core/lib",
     "numpy/distutils",
     "numpy/f2py",
+    "numpy/polynomial",
+    "numpy/testing",
     "onnxruntime/backend",
     "onnxruntime/datasets",
     "onnxruntime/quantization",

@@ -27,18 +27,16 @@ _LINES = (
     ("pressure 48.50", 21),
     ("Serial AB-1234", 23),
 )
-_PAGES = 6
+_PAGES = 4
+"""The second one is held out."""
 _VARIANT = """
 [[variant]]
 name = "npu"
 stages = { detect = "npu.toml" }
 others = "qnn-htp"
 """
-_READ_BY_RAPIDOCR = (
-    ("net weight 12 kg", "Made in Germany"),
-    ("check valve 7", "total amount 2026"),
-)
-"""Of the first pages."""
+_READ_BY_RAPIDOCR = ("check valve 7", "total amount 2026")
+"""Of the second page."""
 
 
 def _draw(number: int) -> Image.Image:
@@ -74,6 +72,5 @@ def test_all_stages_on_the_simulator_read_pages_as_rapidocr(key: Path, tmp_path:
     assert [part.provider for part in variant.parts] == ["QNNExecutionProvider"] * 3
     install(bundle, key, tmp_path / "state", "[providers]\nallow_simulator = true\n")
     with open_model("reader", tmp_path / "state", threads=1) as model:
-        answers = [model.run_image(np.asarray(_draw(page))) for page in range(2)]
-    found = [tuple(line.text for line in answer.lines) for answer in answers]
-    assert found == list(_READ_BY_RAPIDOCR)
+        answer = model.run_image(np.asarray(_draw(1)))
+    assert tuple(line.text for line in answer.lines) == _READ_BY_RAPIDOCR
