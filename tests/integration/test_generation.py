@@ -89,6 +89,8 @@ def test_texts_are_those_of_the_pipeline_of_transformers(device: Path) -> None:
         assert model.complete(first, max_tokens=2) == " ".join(texts[first].split()[:2])
         with pytest.raises(ValueError, match="is empty"):
             model.complete("")
+        with pytest.raises(ValueError, match="call complete"):
+            model.generate("Hi")
         with pytest.raises(ValueError, match="71 tokens, the model reads 1 to 64"):
             model.complete("river " * 70)
     kept = sum(texts[text] == expected for text, expected in TRANSLATIONS.items())
@@ -129,6 +131,8 @@ def test_model_server_and_command_write_the_same_text(device: Path) -> None:
         assert "translator" in [one.id for one in client.models.list()]
         with open_model("translator", device, via="server") as model:
             assert model.complete(text) == expected
+            with pytest.raises(ValueError, match="call complete"):
+                model.generate(text)
     finally:
         assert server.stop() == 0, server.said()
     words = ("generate", "translator", text, "--state-dir", str(device))

@@ -52,7 +52,10 @@ class CompletionInference(Inference):
             if getattr(request, name) not in (None, (), 0, 1):
                 raise HttpError(400, f"the bundle states how a text is made: leave {key} out")
         if settings.return_token_ids:
-            raise HttpError(400, "the text is made as a whole: leave return_token_ids out")
+            raise HttpError(
+                400,
+                "the text is made as a whole: leave return_token_ids out; in Python, call complete",
+            )
         if self._most is not None and self._most < 1:
             raise HttpError(400, f"max_tokens is {self._most}, a text has 1 token at least")
 

@@ -200,6 +200,8 @@ def _texts_of(release: OpenedModel) -> TextModel:
     """
     if release.texts is not None:
         return release.texts
+    if release.description.prompt is not None:
+        raise ValueError("the model makes a text of a text: call complete")
     if not release.has_texts:
         raise ValueError("the model writes no texts: its bundle has no facts of a generation")
     if not has_packages():
