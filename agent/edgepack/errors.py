@@ -141,7 +141,7 @@ class SoundError(EdgepackError):
         ```python
         from edgepack.agent import SoundError, open_model
 
-        with open_model("speech") as model:
+        with open_model("defects") as model:
             try:
                 model.transcribe(b"not a sound")
             except SoundError as error:
