@@ -1,5 +1,6 @@
 """Every public name has its section on a page of the site, with an example that is run."""
 
+import json
 import shutil
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +12,8 @@ from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.packager import build
 from tests.huggingface.tone_words import draw_sound, write_wave
 from tests.integration.api_pages import examples, run_examples
+from tests.integration.test_generation import FOLDERS as TRANSLATORS
+from tests.integration.test_generation import TRANSLATIONS
 from tests.integration.test_quantize_qnn import DIGITS
 from tests.integration.test_speech import FOLDER as SPEECH
 from tests.integration.test_speech import write_sounds
@@ -85,7 +88,17 @@ def test_the_agents_page_runs_from_top_to_bottom(
         output=tmp_path / "speech-1.0.0",
     )
     write_wave(tmp_path / "words.wav", draw_sound(3)[2])
-    for name in ("sentences", "speech"):
+    lines = "".join(json.dumps({"prompt": text}) + "\n" for text in TRANSLATIONS)
+    (tmp_path / "prompts.jsonl").write_text(lines)
+    build(
+        TRANSLATORS / "marian",
+        name="translator",
+        profiles=["fp32"],
+        calibration=tmp_path / "prompts.jsonl",
+        key=tmp_path / "release.key",
+        output=tmp_path / "translator-1.0.0",
+    )
+    for name in ("sentences", "speech", "translator"):
         (tmp_path / f"{name}-1.0.0" / "model.sig").unlink()
         write_pointer(tmp_path, install_texts(tmp_path, tmp_path / f"{name}-1.0.0"))
     monkeypatch.chdir(tmp_path)
