@@ -10,6 +10,7 @@ from importlib import util
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from edgepack.agent import open_model
@@ -51,6 +52,7 @@ def _draw(number: int) -> Image.Image:
     return page
 
 
+@pytest.mark.timeout(1800)
 def test_all_stages_on_the_simulator_read_pages_as_rapidocr(key: Path, tmp_path: Path) -> None:
     spec = util.find_spec("rapidocr_onnxruntime")
     assert spec is not None
