@@ -9,8 +9,8 @@ import msgspec
 from edgepack.agent.generation.completions import Completion
 from edgepack.agent.generation.texts import TextRequest
 from edgepack.agent.inference_protocol.text_messages import TextSettings, Usage
-from edgepack.agent.server.hosted_model import Inference
 from edgepack.agent.server.http_messages import EVENTS, HttpError, Response
+from edgepack.agent.server.long_inference import LongInference
 from edgepack.agent.server.statistics import Stopwatch
 from edgepack.agent.server.text_replies import COMPLETION, encode_event
 from edgepack.agent.serving.following import Follower
@@ -22,7 +22,7 @@ _FIXED = {key: key for key in ("temperature", "top_k", "top_p", "stop")} | {
 nothing."""
 
 
-class CompletionInference(Inference):
+class CompletionInference(LongInference):
     """Text of a request's text; a thread of the model makes it.
 
     Args:
@@ -34,8 +34,6 @@ class CompletionInference(Inference):
         HttpError: The request asks for rules of its own.
     """
 
-    is_long = True
-
     def __init__(
         self,
         settings: TextSettings,
@@ -43,7 +41,7 @@ class CompletionInference(Inference):
         most_prompt_tokens: int,
         watch: Stopwatch,
     ) -> None:
-        super().__init__({}, None, watch)
+        super().__init__(watch)
         self._settings, self._most = settings, request.max_tokens
         self._most_prompt_tokens = most_prompt_tokens
         self._completion: Completion | None = None
@@ -64,6 +62,7 @@ class CompletionInference(Inference):
 
         Raises:
             ValueError: The text does not fit.
+            TextCancelledError: The request was cancelled.
             Exception: Whatever the inference raises.
         """
         serving, most = follower.serving, self._most_prompt_tokens
@@ -72,6 +71,7 @@ class CompletionInference(Inference):
         tokens = feeds[completer.described.name].shape[1]
         if most and tokens > most:
             raise ValueError(f"the text has {tokens} tokens, and the server allows {most}")
+        self.note_next()
         self._completion = completer.text_of(feeds, serving.run(feeds), self._most)
         self.bundle = serving.pointer.bundle
 

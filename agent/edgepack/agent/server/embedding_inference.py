@@ -2,12 +2,10 @@
 
 import base64
 from collections.abc import Sequence
-from time import perf_counter_ns
 
 import msgspec
 import numpy as np
 
-from edgepack.agent.generation.decoding import TextCancelledError
 from edgepack.agent.generation.vectors import Rows, Text
 from edgepack.agent.inference_protocol.text_messages import (
     EmbeddingAnswer,
@@ -15,8 +13,8 @@ from edgepack.agent.inference_protocol.text_messages import (
     EmbeddingRequest,
     EmbeddingUsage,
 )
-from edgepack.agent.server.hosted_model import Inference
 from edgepack.agent.server.http_messages import HttpError, Response
+from edgepack.agent.server.long_inference import LongInference
 from edgepack.agent.server.statistics import Stopwatch
 from edgepack.agent.server.text_replies import read_body
 from edgepack.agent.serving.following import Follower
@@ -26,7 +24,7 @@ MOST_TOKENS = 300_000
 """Texts of a request and their tokens together, at most: the limits of OpenAI's own server."""
 
 
-class EmbeddingInference(Inference):
+class EmbeddingInference(LongInference):
     """Vectors of a request's texts; a thread of the model makes them one after the other.
 
     Args:
@@ -35,24 +33,12 @@ class EmbeddingInference(Inference):
         watch: Times.
     """
 
-    is_long = True
-
     def __init__(self, request: EmbeddingRequest, most_tokens: int, watch: Stopwatch) -> None:
-        super().__init__({}, None, watch)
+        super().__init__(watch)
         self._request, self._texts = request, _texts_of(request)
-        self._most_tokens, self._is_cancelled = most_tokens, False
-        self._began_ns = 0
+        self._most_tokens = most_tokens
         self._rows: list[Rows] = []
         self._tokens = 0
-
-    @property
-    def progress_ns(self) -> int:
-        """When the last inference began, nanoseconds."""
-        return self._began_ns or self.watch.started
-
-    def cancel(self) -> None:
-        """End at the next text: nobody reads the vectors."""
-        self._is_cancelled = True
 
     def run(self, follower: Follower) -> None:
         """Make the vectors in any thread.
@@ -81,9 +67,7 @@ class EmbeddingInference(Inference):
                 f"the texts have {self._tokens} tokens together, at most {MOST_TOKENS} are allowed"
             )
         for one in tokens:
-            if self._is_cancelled:
-                raise TextCancelledError
-            self._began_ns = perf_counter_ns()
+            self.note_next()
             self._rows.append(serving.vector_of(one))
         self.bundle = serving.pointer.bundle
 

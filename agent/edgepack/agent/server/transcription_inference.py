@@ -1,19 +1,17 @@
 """Text of a request's sound, all of one release."""
 
-from time import perf_counter_ns
 from typing import Any
 
 import msgspec
 
-from edgepack.agent.generation.decoding import TextCancelledError
 from edgepack.agent.inference_protocol.text_messages import (
     Transcription,
     TranscriptionForm,
     TranscriptionUsage,
 )
 from edgepack.agent.server.call import Call
-from edgepack.agent.server.hosted_model import Inference
 from edgepack.agent.server.http_messages import TEXT, HttpError, Response
+from edgepack.agent.server.long_inference import LongInference
 from edgepack.agent.server.multipart import read_form
 from edgepack.agent.server.statistics import Stopwatch
 from edgepack.agent.serving.following import Follower
@@ -24,7 +22,7 @@ _MAX_VALUE_BYTES = 4096
 _FIELDS = frozenset(TranscriptionForm.__struct_fields__)
 
 
-class TranscriptionInference(Inference):
+class TranscriptionInference(LongInference):
     """Text of a request's sound; a thread of the model makes it chunk by chunk.
 
     Args:
@@ -33,22 +31,10 @@ class TranscriptionInference(Inference):
         watch: Times.
     """
 
-    is_long = True
-
     def __init__(self, form: TranscriptionForm, sound: memoryview, watch: Stopwatch) -> None:
-        super().__init__({}, None, watch)
+        super().__init__(watch)
         self._form, self._sound = form, sound
-        self._is_cancelled, self._began_ns = False, 0
         self._text, self._seconds = "", 0.0
-
-    @property
-    def progress_ns(self) -> int:
-        """When the last inference began, nanoseconds."""
-        return self._began_ns or self.watch.started
-
-    def cancel(self) -> None:
-        """End at the next chunk: nobody reads the text."""
-        self._is_cancelled = True
 
     def run(self, follower: Follower) -> None:
         """Make the text in any thread.
@@ -61,9 +47,7 @@ class TranscriptionInference(Inference):
         serving, sound = follower.serving, open_sound(self._sound)
         transcriber, outputs = serving.open_transcriber(), []
         for feeds in transcriber.feeds_of(sound):
-            if self._is_cancelled:
-                raise TextCancelledError
-            self._began_ns = perf_counter_ns()
+            self.note_next()
             outputs.append(serving.run(feeds))
         self._text, self._seconds = transcriber.text_of(outputs), sound.seconds
         self.bundle = serving.pointer.bundle

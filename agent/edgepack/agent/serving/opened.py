@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import get_ident
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy import isfinite
@@ -47,6 +47,9 @@ _FEW = 4096
 """Values that are searched as bytes: half the time of `all`."""
 
 Call = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+
+
+_T = TypeVar("_T")
 
 
 class AcceptedFeeds(NamedTuple):
@@ -171,14 +174,12 @@ class OpenedModel:
             ValueError: A text is empty or too long, or the model makes no vectors of texts.
             DeviceError: The package of tokenizers is missing.
         """
-        if self.vectors is None:
-            if self.description.text is not None:
-                raise texts_need_package("vectors of texts")
-            raise ValueError("the model makes no vectors of texts: its bundle states no tokenizer")
+        is_described = self.description.text is not None
+        vectors = _require(self.vectors, "vectors of texts", is_described=is_described)
         tokens = []
         for number, text in enumerate(texts):
             try:
-                tokens.append(self.vectors.tokens_of(text))
+                tokens.append(vectors.tokens_of(text))
             except ValueError as error:
                 raise ValueError(f"text {number} of {len(texts)} does not fit: {error}") from error
         return tokens
@@ -208,11 +209,8 @@ class OpenedModel:
             ValueError: The model makes no texts of sounds.
             DeviceError: The package of tokenizers is missing.
         """
-        if self.transcriber is None:
-            if self.description.sound is not None:
-                raise texts_need_package("texts of sounds")
-            raise ValueError("the model makes no texts of sounds: its bundle describes no sounds")
-        return self.transcriber
+        is_described = self.description.sound is not None
+        return _require(self.transcriber, "texts of sounds", is_described=is_described)
 
     def transcribe(self, sound: Sound) -> Transcript:
         """Return the text of a sound; see `Answering.transcribe`."""
@@ -225,11 +223,8 @@ class OpenedModel:
             ValueError: The model makes no texts of texts.
             DeviceError: The package of tokenizers is missing.
         """
-        if self.completer is None:
-            if self.description.prompt is not None:
-                raise texts_need_package("texts of texts")
-            raise ValueError("the model makes no texts of texts: its bundle describes no prompts")
-        return self.completer
+        is_described = self.description.prompt is not None
+        return _require(self.completer, "texts of texts", is_described=is_described)
 
     def complete(self, text: str, most: int | None) -> Completion:
         """Return the text of a text; see `Answering.complete`."""
@@ -345,6 +340,25 @@ class OpenedModel:
         shadow, self.shadow = self.shadow, None
         if shadow is not None:
             shadow.close()
+
+
+def _require(opened: _T | None, what: str, *, is_described: bool) -> _T:
+    """Return what makes texts or vectors.
+
+    Args:
+        opened: It, if it is opened.
+        what: What it makes, a plural.
+        is_described: Whether the bundle describes its input.
+
+    Raises:
+        ValueError: The model makes none.
+        DeviceError: The package of tokenizers is missing.
+    """
+    if opened is not None:
+        return opened
+    if is_described:
+        raise texts_need_package(what)
+    raise ValueError(f"the model makes no {what}: its bundle describes no such input")
 
 
 def _find_not_finite(feeds: Mapping[str, Tensor]) -> str:

@@ -22,14 +22,13 @@ from edgepack.packager.samples.prompts import SUFFIX, read_texts
 from edgepack.packager.stages.cache_check import check_caches
 from edgepack.packager.stages.fixed_stages import CroppedSession, FixedStage
 from edgepack.packager.stages.pipeline_file import PipelineSource
-from edgepack.packager.stages.prompts import PromptSource
-from edgepack.packager.stages.speech import SpeechSource
 from edgepack.pictures.prepare import load_page
 from edgepack.sound.features import prepare_start
 from edgepack.sound.waves import open_sound
 from edgepack.stages.running import Record, Spec, specs_of
 from edgepack.stages.wiring import Resize, StageWiring, Wiring
 from edgepack.tasks.arrays import Outputs, Tensor
+from edgepack.tasks.inputs import PromptInput, SoundInput
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm", ".tif", ".tiff", ".gif")
 _FEWEST = 4
@@ -111,8 +110,13 @@ def _read_folder(
         )
     folder = Path(given)
     texts = source.texts
-    if isinstance(texts, PromptSource) and folder.suffix == SUFFIX:
-        return _read_texts(texts, source, folder)
+    if texts is not None and isinstance(texts.described, PromptInput) and folder.suffix == SUFFIX:
+        inputs = [
+            SessionTensor(name=one.name, dtype=one.dtype, shape=one.shape)
+            for one in source.wiring.inputs
+        ]
+        completer = Completer(texts.described, inputs, texts.tokenizer.read_bytes())
+        return _read_texts(completer, folder)
     wanted = (*_file_kinds(source), ".npz")
     paths = sorted(
         path
@@ -129,14 +133,9 @@ def _read_folder(
 
 
 def _read_texts(
-    texts: PromptSource, source: PipelineSource, path: Path
+    completer: Completer, path: Path
 ) -> tuple[tuple[Path, ...], tuple[dict[str, Tensor], ...]]:
     """Return the file and the inputs of each text of a file."""
-    inputs = [
-        SessionTensor(name=one.name, dtype=one.dtype, shape=one.shape)
-        for one in source.wiring.inputs
-    ]
-    completer = Completer(texts.described, inputs, texts.tokenizer.read_bytes())
     samples = []
     for number, text in read_texts(path):
         try:
@@ -150,17 +149,17 @@ def _read_texts(
 
 def _file_kinds(source: PipelineSource) -> tuple[str, ...]:
     """Return the suffixes of files that a device prepares for the pipeline."""
-    if isinstance(source.texts, SpeechSource):
+    if source.texts is not None and isinstance(source.texts.described, SoundInput):
         return (SOUND_SUFFIX,)
     return _PICTURES if source.wiring.picture and len(source.wiring.inputs) == 1 else ()
 
 
 def _read(source: PipelineSource, path: Path) -> dict[str, Tensor]:
     """Return the inputs of a sample; of a sound that is longer than a chunk, the first chunk."""
-    wiring, speech = source.wiring, source.texts
+    wiring, described = source.wiring, source.texts.described if source.texts else None
     try:
-        if isinstance(speech, SpeechSource) and path.suffix.lower() == SOUND_SUFFIX:
-            features = prepare_start(open_sound(path), speech.described)
+        if isinstance(described, SoundInput) and path.suffix.lower() == SOUND_SUFFIX:
+            features = prepare_start(open_sound(path), described)
             return {wiring.inputs[0].name: features.astype(wiring.inputs[0].dtype, copy=False)}
         if path.suffix.lower() != ".npz":
             return {wiring.picture: load_page(path)}

@@ -8,6 +8,7 @@ import onnx
 
 from edgepack.decoding import convert_value, decode_toml
 from edgepack.errors import BuildError, parse_problem
+from edgepack.packager.stages.described_texts import DescribedTexts
 from edgepack.packager.stages.encoder_decoder import (
     CONFIG,
     check_complete,
@@ -15,8 +16,8 @@ from edgepack.packager.stages.encoder_decoder import (
     is_encoder_decoder,
     read_settings,
 )
-from edgepack.packager.stages.prompts import PromptSource, find_prompts
-from edgepack.packager.stages.speech import SpeechSource, find_speech
+from edgepack.packager.stages.prompts import find_prompts
+from edgepack.packager.stages.speech import find_speech
 from edgepack.stages.loops import Cache, Loop, StageName, TensorName
 from edgepack.stages.wiring import (
     KINDS,
@@ -147,7 +148,7 @@ class PipelineSource(msgspec.Struct, frozen=True, kw_only=True):
     part: TaskOutputs
     keep: float
     variants: tuple[VariantSection, ...]
-    texts: SpeechSource | PromptSource | None = None
+    texts: DescribedTexts | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -214,7 +215,7 @@ def read_pipeline(path: Path) -> PipelineSource:
         _with_characters(step, wiring, stages, path) if isinstance(step, Ctc) else step
         for step in wiring.steps
     )
-    texts: SpeechSource | PromptSource | None = None
+    texts: DescribedTexts | None = None
     notes: list[str] = []
     if path.name == CONFIG:
         for find in (find_speech, find_prompts):

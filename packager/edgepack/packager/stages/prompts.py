@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from edgepack.agent.generation.tokenizing import TextTokenizer
 from edgepack.agent.generation.vectors import has_tokenizers
 from edgepack.bundle.chunks import read_bounded
 from edgepack.bundle.generation import MAX_ASSET_BYTES, TOKENIZER
 from edgepack.errors import BuildError, EdgepackError
+from edgepack.packager.stages.described_texts import DescribedTexts
 from edgepack.packager.stages.encoder_decoder import read_settings
 from edgepack.stages.wiring import Wiring
 from edgepack.tasks.inputs import PromptInput
@@ -20,21 +19,9 @@ _MOST_TOKENS = 32_768
 """Tokens of a text where the folder states no limit."""
 
 
-class PromptSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Model that makes texts of texts.
-
-    Attributes:
-        described: The input of texts.
-        tokenizer: The `tokenizer.json`.
-    """
-
-    described: PromptInput
-    tokenizer: Path
-
-
 def find_prompts(
     folder: Path, settings: Mapping[str, Any], wiring: Wiring
-) -> tuple[PromptSource | None, str]:
+) -> tuple[DescribedTexts | None, str]:
     """Return how devices make texts of texts with a folder, and a sentence about it.
 
     Args:
@@ -71,6 +58,6 @@ def find_prompts(
         TextTokenizer(read_bounded(tokenizer, MAX_ASSET_BYTES), described.vocabulary)
     except EdgepackError as error:
         raise BuildError(error.problem, found_in=str(tokenizer), remedy=error.remedy) from error
-    return PromptSource(described=described, tokenizer=tokenizer), (
+    return DescribedTexts(described=described, tokenizer=tokenizer), (
         f"Devices make texts of texts: {described.words}."
     )

@@ -16,6 +16,7 @@ from edgepack.bundle.chunks import read_bounded
 from edgepack.bundle.generation import MAX_ASSET_BYTES, TOKENIZER
 from edgepack.decoding import convert_value, decode_json
 from edgepack.errors import BuildError, EdgepackError
+from edgepack.packager.stages.described_texts import DescribedTexts
 from edgepack.stages.wiring import Wiring
 from edgepack.tasks.inputs import SoundInput
 
@@ -30,18 +31,6 @@ _NO_TIMES = "<|notimestamps|>"
 _MOST_TOKENS = 256
 """New tokens where the folder states no limit: transformers' default for speech."""
 _TASK = "transcribe"
-
-
-class SpeechSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Model of speech.
-
-    Attributes:
-        described: The input of sounds.
-        tokenizer: The `tokenizer.json`.
-    """
-
-    described: SoundInput
-    tokenizer: Path
 
 
 def describe_loop(settings: Mapping[str, Any], start: int, found_in: str) -> dict[str, Any]:
@@ -97,7 +86,7 @@ def _choose(known: Mapping[str, int], name: str, what: str, found_in: str) -> in
 
 def find_speech(
     folder: Path, settings: Mapping[str, Any], wiring: Wiring
-) -> tuple[SpeechSource | None, str]:
+) -> tuple[DescribedTexts | None, str]:
     """Return how devices make texts of sounds with a folder, and a sentence about it.
 
     Args:
@@ -168,7 +157,7 @@ def find_speech(
                 found_in=place,
                 remedy="take the files of the model that was exported",
             )
-    return SpeechSource(described=described, tokenizer=tokenizer), (
+    return DescribedTexts(described=described, tokenizer=tokenizer), (
         f"Devices make texts of sounds: {described.words}."
     )
 
