@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgepack.errors import PictureError
+from edgepack.extras import install_command
 from edgepack.text import printable
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def load_image(source: PictureSource, mode: str) -> "Image.Image":
     except ModuleNotFoundError as error:
         raise PictureError(
             "reading images needs Pillow, which is not installed",
-            remedy="pip install 'edgepack[images]'",
+            remedy=install_command("images"),
         ) from error
     title, found_in = "the picture", None
     opened: Any = None

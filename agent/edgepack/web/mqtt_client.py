@@ -9,11 +9,10 @@ import msgspec
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import MQTTErrorCode
 
+from edgepack.extras import install_command
 from edgepack.web.broker_url import BrokerAddress
 from edgepack.web.deadline import Deadline, answer_within
 from edgepack.web.proxy import Proxy, open_tunnel
-
-MISSING = "a ws:// or wss:// broker needs the package websockets: pip install 'edgepack[websocket]'"
 
 
 class ViolationError(ConnectionError):
@@ -123,4 +122,8 @@ def import_websocket() -> None:
     try:
         import edgepack.web.websocket  # noqa: F401
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(MISSING, name=error.name) from error
+        raise ModuleNotFoundError(
+            "a ws:// or wss:// broker needs the package websockets: "
+            + install_command("websocket"),
+            name=error.name,
+        ) from error

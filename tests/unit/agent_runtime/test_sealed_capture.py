@@ -220,3 +220,17 @@ def test_a_sample_opens_with_its_key_and_at_its_place_alone(
         changed = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
         with pytest.raises((BundleError, DeviceError)):
             open_sample(changed, keys[0], PLACE)
+
+
+def test_texts_that_no_setting_names_are_not_kept_with_a_reason(
+    serving: Path, keys: tuple[PrivateKey, str]
+) -> None:
+    ask(serving, keys[1], "doubt")
+    keeper, built = SampleKeeper(serving, "tiny"), recorder()
+    keeper.are_texts = True
+    keeper.offer({"x": picture(0)}, scores(0.5), built)
+    keeper.write()
+    assert opened(serving, keys[0], "doubt") == []
+    dropped = dropped_samples(serving, "tiny", "r1")
+    assert dropped.count == 0
+    assert "[capture] texts" in dropped.because

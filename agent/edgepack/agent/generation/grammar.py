@@ -11,6 +11,7 @@ import numpy as np
 
 from edgepack.agent.generation.sampling import Logits
 from edgepack.errors import DeviceError
+from edgepack.extras import install_command
 
 Schema = Mapping[str, Any]
 """A JSON schema."""
@@ -150,7 +151,7 @@ def _import() -> Any:
     except ModuleNotFoundError as error:
         raise GrammarError(
             "texts by a JSON schema need the package llguidance, which is not installed: "
-            "pip install 'edgepack[json]'"
+            + install_command("json")
         ) from error
     return llguidance
 

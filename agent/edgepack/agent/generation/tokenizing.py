@@ -5,6 +5,7 @@ from typing import Any
 
 from edgepack.bundle.generation import TOKENIZER
 from edgepack.errors import BundleError, DeviceError
+from edgepack.extras import install_command
 
 LETTERS_PER_TOKEN = 100
 """A longer prompt does not fit into the context, whatever its letters."""
@@ -177,5 +178,5 @@ def missing_package(error: ModuleNotFoundError) -> DeviceError:
     """Return the error of a device without the packages of texts."""
     return DeviceError(
         f"texts need the package {error.name}, which is not installed",
-        remedy="pip install 'edgepack[generative]'",
+        remedy=install_command("generative"),
     )

@@ -11,6 +11,7 @@ from edgepack.agent.generation.tokenizing import LETTERS_PER_TOKEN, TextTokenize
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor
 from edgepack.bundle.generation import TOKENIZER, GoldenText
 from edgepack.errors import BundleError, DeviceError
+from edgepack.extras import install_command
 from edgepack.tasks.inputs import TextInput
 
 Rows = npt.NDArray[np.float32]
@@ -58,7 +59,7 @@ def texts_need_package(what: str) -> DeviceError:
     """
     return DeviceError(
         f"{what} need the package {_TOKENIZERS}, which is not installed",
-        remedy="pip install 'edgepack[generative]', and open the model again",
+        remedy=f"{install_command('generative')}, and open the model again",
     )
 
 

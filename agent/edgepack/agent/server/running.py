@@ -26,6 +26,7 @@ from edgepack.agent.server.routes import Routes
 from edgepack.agent.state.model_server import socket_folder
 from edgepack.agent.telemetry.readings import memory_bytes
 from edgepack.errors import DeviceError
+from edgepack.extras import install_command
 from edgepack.metrics.table import Distribution, Family, Point, bucket_counts, family
 from edgepack.metrics.text import content_type, render
 from edgepack.signals import call_on_signals
@@ -132,7 +133,7 @@ async def _start_grpc(address: str, answers: Answers, listeners: Listeners) -> "
         raise DeviceError(
             f"gRPC needs the package {error.name}, which is not installed",
             found_in="server.grpc",
-            remedy="pip install 'edgepack[grpc]'",
+            remedy=install_command("grpc"),
         ) from error
     service = GrpcService(answers, listeners)
     await service.start(address)

@@ -55,6 +55,7 @@ NEAR = 0.1
 """Difference of two near duplicates, at most: root mean square, as a share of the spread of values
 within an input."""
 
+_TEXTS = "the model's inputs are texts, and [capture] texts on the device does not name the model"
 _PRINT_VALUES = 256
 _SEAL_BYTES = 8 * 1024
 """Bytes by which encryption makes a sample longer, at most."""
@@ -154,6 +155,8 @@ class SampleKeeper:
         if request.request != self._request:
             self._request, self._dropped = request.request, Dropped()
         before = self._dropped
+        if not self._may_keep(settings) and not self._dropped.because:
+            self._dropped = Dropped(because=_TEXTS)
         for candidate in candidates:
             self._choose(candidate, settings, request)
         if self._dropped != before:

@@ -16,6 +16,7 @@ from edgepack.agent.serving.adapters import OpenedAdapter
 from edgepack.agent.serving.opened import OpenedModel
 from edgepack.agent.serving.text_pieces import Generation
 from edgepack.errors import DeviceError
+from edgepack.extras import install_command
 from edgepack.wire.orders import BundleRef
 
 TEXT_HOLD_S = 3600.0
@@ -207,7 +208,7 @@ def _texts_of(release: OpenedModel) -> TextModel:
     if not has_packages():
         raise DeviceError(
             f"texts need the packages {' and '.join(PACKAGES)}, which are not installed",
-            remedy="pip install 'edgepack[generative]'",
+            remedy=install_command("generative"),
         )
     raise DeviceError(
         "the packages for texts were installed after the model was opened",
