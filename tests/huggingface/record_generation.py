@@ -40,6 +40,7 @@ KEPT = (
     "decoder_model.onnx",
     "decoder_with_past_model.onnx",
 )
+MERGED = "decoder_model_merged.onnx"
 WORDS, END, PAD = 24, 0, 25
 PROMPTS = 8
 SETTINGS: list[dict[str, Any]] = [
@@ -175,7 +176,7 @@ def record(name: str, model: Any) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         main_export(folder, Path(folder) / "onnx", task="text2text-generation-with-past")
-        for file in KEPT:
+        for file in (*KEPT, *([MERGED] if name == "marian" else ())):
             shutil.copy(Path(folder) / "onnx" / file, HERE / name / file)
     given = model.generation_config.to_diff_dict()
     recorded = []

@@ -124,7 +124,7 @@ def test_token_beyond_the_vocabulary_is_rejected(tmp_path: Path, key: str) -> No
     settings = json.loads((folder / "generation_config.json").read_text())
     (folder / "generation_config.json").write_text(json.dumps(settings | {key: 48}))
     with pytest.raises(BuildError, match=r"48.* has 48 classes: 0 to 47") as caught:
-        read_pipeline(folder)
+        read_pipeline(folder, folder)
     assert "stage 'decoder'" in str(caught.value)
     assert key in str(caught.value)
 
@@ -146,8 +146,8 @@ def test_folders_that_cannot_be_repeated_are_rejected(tmp_path: Path) -> None:
     del settings["eos_token_id"]
     (folder / "config.json").write_text(json.dumps(settings))
     with pytest.raises(BuildError, match="eos_token_id is None"):
-        read_pipeline(folder)
+        read_pipeline(folder, folder)
     shutil.copy(folder / "encoder_model.onnx", folder / "decoder_model.onnx")
     shutil.copy(FOLDERS / "t5" / "generation_config.json", folder)
     with pytest.raises(BuildError, match="the decoder takes input_ids, attention_mask"):
-        read_pipeline(folder)
+        read_pipeline(folder, folder)

@@ -32,7 +32,7 @@ from tests.simulators.ports import free_port
 FOLDERS = Path(__file__).parents[1] / "huggingface" / "encoder_decoders"
 RECORDED: list[dict[str, Any]] = json.loads((FOLDERS / "generation.json").read_text())
 TRANSLATIONS: dict[str, str] = json.loads((FOLDERS / "translations.json").read_text())
-CACHED = "decoder_with_past_model.onnx"
+FIRST, CACHED = "decoder_model.onnx", "decoder_with_past_model.onnx"
 
 
 def prompt(number: int) -> dict[str, npt.NDArray[np.int64]]:
@@ -49,24 +49,40 @@ def copy_folder(parent: Path, settings: dict[str, Any], name: str = "marian") ->
     return folder
 
 
-@pytest.mark.parametrize("is_cached", [True, False], ids=["cache", "no-cache"])
-@pytest.mark.parametrize("number", range(len(RECORDED)))
-def test_texts_are_those_of_generate(tmp_path: Path, number: int, *, is_cached: bool) -> None:
+FORMS = {"cache": (), "no-cache": (CACHED,), "merged": (CACHED, FIRST)}
+"""Files that a folder lacks, by its form. Only the translator has a merged decoder."""
+
+
+@pytest.mark.parametrize(
+    ("number", "form"),
+    [
+        (number, form)
+        for number, one in enumerate(RECORDED)
+        for form in FORMS
+        if form != "merged" or one["model"] == "marian"
+    ],
+)
+def test_texts_are_those_of_generate(tmp_path: Path, number: int, form: str) -> None:
     recorded = RECORDED[number]
     folder = copy_folder(tmp_path, recorded["settings"], recorded["model"])
-    if not is_cached:
-        (folder / CACHED).unlink()
-    session = FloatPipeline(read_pipeline(folder)).session
+    for name in FORMS[form]:
+        (folder / name).unlink()
+    session = FloatPipeline(read_pipeline(folder, tmp_path)).session
     texts = [session.run(prompt(place))["tokens"].tolist()[0] for place in range(8)]
     assert texts == recorded["texts"]
 
 
 @pytest.fixture(scope="module")
 def device(tmp_path_factory: pytest.TempPathFactory, key: Path) -> Path:
-    """Return the state folder of a device with a translator that follows three beams."""
+    """Return the state folder of a device with a translator that follows three beams.
+
+    It is built from a folder with a merged decoder.
+    """
     folder = tmp_path_factory.mktemp("translator")
     settings = {**RECORDED[0]["settings"], "num_beams": 3, "max_new_tokens": 20}
     source = copy_folder(folder, settings)
+    for name in FORMS["merged"]:
+        (source / name).unlink()
     lines = [json.dumps({"prompt": text}) for text in TRANSLATIONS]
     (folder / "prompts.jsonl").write_text("\n".join(lines))
     bundle = folder / "translator-1.0.0"
@@ -78,6 +94,7 @@ def device(tmp_path_factory: pytest.TempPathFactory, key: Path) -> Path:
     stages = {one.split(":")[0] for one in report["variants"][0]["recipe"]}
     assert stages == {"encoder", "decoder", "decoder-with-cache"}
     assert any("Devices make texts of texts" in note for note in report["notes"])
+    assert "decoder_model_merged.onnx" in edgepack("inspect", bundle, "--json")
     install(bundle, key, folder / "state")
     return folder / "state"
 
@@ -148,7 +165,7 @@ def test_tokenizer_that_does_not_fit_is_rejected(tmp_path: Path) -> None:
     tokenizer["model"]["vocab"]["more"] = 26
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(BuildError, match="27 tokens up to 26, the model 26"):
-        read_pipeline(folder)
+        read_pipeline(folder, folder)
 
 
 @pytest.mark.parametrize(
@@ -170,14 +187,14 @@ def test_rules_that_a_device_does_not_follow_are_rejected(
 ) -> None:
     folder = copy_folder(tmp_path, {**RECORDED[0]["settings"], **settings})
     with pytest.raises(BuildError, match=words):
-        read_pipeline(folder)
+        read_pipeline(folder, folder)
 
 
 def test_decoders_that_do_not_fit_are_rejected(tmp_path: Path) -> None:
     folder = copy_folder(tmp_path, RECORDED[0]["settings"])
     shutil.copy(folder / "encoder_model.onnx", folder / CACHED)
     with pytest.raises(BuildError, match="do not fit each other"):
-        read_pipeline(folder)
+        read_pipeline(folder, folder)
 
 
 def test_cache_of_another_model_is_rejected(tmp_path: Path, key: Path) -> None:
@@ -262,14 +279,14 @@ outputs = {{}}
 def test_caches_that_do_not_fit_are_rejected(tmp_path: Path) -> None:
     folder = copy_folder(tmp_path, RECORDED[0]["settings"])
     path = write_file(folder, "")
-    FloatPipeline(read_pipeline(path)).check_caches([prompt(0)])
+    FloatPipeline(read_pipeline(path, path.parent)).check_caches([prompt(0)])
     whole = path.read_text()
     path.write_text(whole.replace('"present.0.decoder.key"', '"present.9.decoder.key"', 1))
     with pytest.raises(BuildError, match=r"'decoder' has no output 'present\.9\.decoder\.key'"):
-        read_pipeline(path)
+        read_pipeline(path, path.parent)
     write_file(folder, "", ', input_ids = "input_ids"')
     with pytest.raises(BuildError, match="input 'input_ids' of stage 'decoder' is given twice"):
-        read_pipeline(path)
+        read_pipeline(path, path.parent)
     write_file(folder, "beams = 3")
     graph = onnx.load(folder / "decoder_model.onnx")
     (tokens,) = (one for one in graph.graph.input if one.name == "input_ids")
@@ -278,4 +295,4 @@ def test_caches_that_do_not_fit_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(
         BuildError, match="follows 3 texts at a time, and input 'input_ids' takes 1"
     ):
-        read_pipeline(path)
+        read_pipeline(path, path.parent)

@@ -299,7 +299,7 @@ def test_a_folder_without_tokenizer_takes_features_and_says_so(
     folder = tmp_path / "folder"
     shutil.copytree(FOLDER, folder)
     (folder / "tokenizer.json").unlink()
-    source = read_pipeline(folder)
+    source = read_pipeline(folder, folder)
     assert source.texts is None
     assert "the folder has no tokenizer.json" in source.notes[0]
 
@@ -327,5 +327,5 @@ def test_files_that_do_not_fit_are_rejected(
     content = json.loads((folder / file).read_text()) | change
     (folder / file).write_text(json.dumps(content))
     with pytest.raises(BuildError, match=words) as caught:
-        read_pipeline(folder)
+        read_pipeline(folder, folder)
     assert file in str(caught.value.found_in)

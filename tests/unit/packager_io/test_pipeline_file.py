@@ -45,7 +45,7 @@ def write(folder: Path, *changes: tuple[str, str], more: str = "") -> Path:
 
 
 def test_stages_are_ordered_by_their_tensors(folder: Path) -> None:
-    source = read_pipeline(write(folder))
+    source = read_pipeline(write(folder), folder)
     wiring = Wiring(
         inputs=source.wiring.inputs,
         outputs=source.wiring.outputs,
@@ -102,7 +102,7 @@ def test_wrong_pipelines_are_rejected(
 ) -> None:
     path = write(folder, change, more=more)
     with pytest.raises(BuildError) as caught:
-        plan_variants(read_pipeline(path), ["fp32"])
+        plan_variants(read_pipeline(path, path.parent), ["fp32"])
     told = str(caught.value)
     assert all(fact in told for fact in facts), told
     assert str(path) in told
@@ -120,12 +120,12 @@ def test_stages_that_do_not_fit_each_other_are_rejected(
 ) -> None:
     save_graph(folder / "second.onnx", size, dtype)
     with pytest.raises(BuildError) as caught:
-        FloatPipeline(read_pipeline(write(folder)))
+        FloatPipeline(read_pipeline(write(folder), folder))
     assert all(fact in str(caught.value) for fact in facts), caught.value
 
 
 def test_samples_are_real_and_complete(folder: Path) -> None:
-    source = read_pipeline(write(folder))
+    source = read_pipeline(write(folder), folder)
     with pytest.raises(BuildError, match="real samples"):
         open_pipeline_samples(source, "random:8", "")
     with pytest.raises(BuildError, match=r"no samples in .*\.npz"):

@@ -139,9 +139,9 @@ def _build(
     if request.hooks is not None:
         check_shipped_hooks(request.hooks)
     check_firmware(request.firmware)
-    source = read_pipeline(path)  # 1
-    plans = plan_variants(source, request.profiles)
     with work_folder(request.output) as work, ProviderProcess() as process:
+        source = read_pipeline(path, work)  # 1
+        plans = plan_variants(source, request.profiles)
         floats = FloatPipeline(source)
         samples = open_pipeline_samples(source, request.calibration, request.evaluation)
         watched = deadline.watch(progress)
@@ -322,9 +322,13 @@ def _count_golden(samples: PipelineSamples) -> int:
 
 def _digest_source(source: PipelineSource) -> str:
     digest = hashlib.sha256(source.path.read_bytes())
-    for stage in source.stages:
-        digest.update(_digest_file(stage.path).encode())
+    for file in _given_files(source):
+        digest.update(_digest_file(file).encode())
     return digest.hexdigest()
+
+
+def _given_files(source: PipelineSource) -> tuple[Path, ...]:
+    return tuple(dict.fromkeys(stage.given for stage in source.stages))
 
 
 def _settings_of(source: PipelineSource) -> tuple[Path, ...]:
@@ -453,7 +457,7 @@ def _compose_record(
         assets=laid_out.assets,
         materials=tuple(
             Material(name=path.name, sha256=_digest_file(path))
-            for path in (*(stage.path for stage in source.stages), *_settings_of(source))
+            for path in (*_given_files(source), *_settings_of(source))
         ),
         external={
             "model": source.path.name,

@@ -1,7 +1,8 @@
 """Folders of Optimum with an encoder and a decoder (T5, BART, Whisper), as pipelines.
 
 A decoder with a cache, `decoder_with_past_model.onnx`, continues the text where the folder has it.
-Without it, the decoder is run with all tokens so far for each new token.
+Without it, the decoder is run with all tokens so far for each new token. A folder may have both
+decoders merged.
 """
 
 from pathlib import Path
@@ -14,6 +15,7 @@ from edgepack.decoding import decode_json
 from edgepack.errors import BuildError
 from edgepack.packager.stages import speech
 from edgepack.packager.stages.generation_settings import read_rules
+from edgepack.packager.stages.merged_decoder import MERGED, split_merged
 
 CONFIG = "config.json"
 _ENCODER, _DECODER = "encoder_model.onnx", "decoder_model.onnx"
@@ -58,8 +60,9 @@ def check_complete(folder: Path) -> None:
     Raises:
         BuildError: A file is missing.
     """
-    needed = [_ENCODER, _DECODER, CONFIG]
-    for name in (_ENCODER, _DECODER):
+    decoder = MERGED if _is_merged(folder) else _DECODER
+    needed = [_ENCODER, decoder, CONFIG]
+    for name in (_ENCODER, decoder):
         if (folder / name).is_file():
             stored = _open(folder / name).graph.initializer
             outside = {
@@ -80,11 +83,16 @@ def check_complete(folder: Path) -> None:
         )
 
 
-def describe_folder(folder: Path) -> dict[str, Any]:
+def _is_merged(folder: Path) -> bool:
+    return (folder / MERGED).is_file() and not (folder / _DECODER).is_file()
+
+
+def describe_folder(folder: Path, work: Path) -> dict[str, Any]:
     """Return the content of the pipeline's file that a folder stands for.
 
     Args:
         folder: A folder of Optimum, exported for generation.
+        work: Receives the two decoders of a merged one; must stay as long as they are used.
 
     Raises:
         BuildError: A file is malformed, or the decoder is another than Optimum's.
@@ -95,19 +103,22 @@ def describe_folder(folder: Path) -> dict[str, Any]:
     loop = {"tokens": _TOKENS, **read_rules(settings, folder / _GENERATION)}
     if config.get("model_type") == speech.KIND:
         loop |= speech.describe_loop(whole, loop["start"][0], str(folder / _GENERATION))
-    encoder, decoder = (_open(folder / name) for name in (_ENCODER, _DECODER))
+    first, with_past = (folder.absolute() / name for name in (_DECODER, _WITH_CACHE))
+    if _is_merged(folder):
+        first, with_past = split_merged(folder / MERGED, work.absolute())
+    encoder, decoder = _open(folder / _ENCODER), _open(first)
     taken = [one.name for one in decoder.graph.input]
     known = {_TOKENS: "", **_FROM_ENCODER}
     if _TOKENS not in taken or (odd := sorted(set(taken) - set(known))):
         raise BuildError(
             f"the decoder takes {', '.join(taken)}: a decoder without a cache takes {_TOKENS}, "
             f"{', '.join(_FROM_ENCODER)}",
-            found_in=str(folder / _DECODER),
+            found_in=str(first),
             remedy="export with optimum-cli and its task without '-with-past', or write a "
             f"pipeline.toml{'' if _TOKENS not in taken else f' that wires {odd[0]}'}",
         )
     fed = {name: tensor for name, tensor in _FROM_ENCODER.items() if name in taken}
-    if with_cache := _find_cache(folder, decoder):
+    if with_cache := _find_cache(with_past, decoder):
         loop["cache"] = with_cache.pop("cache")
     return {
         "pipeline": {"task": "text", "outputs": [_TEXT]},
@@ -120,7 +131,7 @@ def describe_folder(folder: Path) -> dict[str, Any]:
             },
             {
                 "name": "decoder",
-                "model": _DECODER,
+                "model": str(first),
                 "inputs": fed,
                 "outputs": {"logits": _TEXT},
                 "loop": loop,
@@ -130,13 +141,12 @@ def describe_folder(folder: Path) -> dict[str, Any]:
     }
 
 
-def _find_cache(folder: Path, decoder: onnx.ModelProto) -> dict[str, Any] | None:
+def _find_cache(path: Path, decoder: onnx.ModelProto) -> dict[str, Any] | None:
     """Return the stage that continues a text, with the loop's key `cache`; None without one.
 
     Raises:
         BuildError: The two decoders do not fit each other.
     """
-    path = folder / _WITH_CACHE
     if not path.is_file():
         return None
     graph = _open(path).graph
@@ -147,14 +157,14 @@ def _find_cache(folder: Path, decoder: onnx.ModelProto) -> dict[str, Any] | None
     odd |= taken - set(first) - set(_FROM_ENCODER)
     if odd or not first:
         raise BuildError(
-            f"{_WITH_CACHE} and {_DECODER} do not fit each other: {min(odd, default=_PAST)} is in "
+            f"{path.name} and {_DECODER} do not fit each other: {min(odd, default=_PAST)} is in "
             "one of them only",
             found_in=str(path),
-            remedy=f"export both at once with optimum-cli, or remove {_WITH_CACHE}",
+            remedy=f"export both at once with optimum-cli, or remove {path.name}",
         )
     return {
         "name": "decoder-with-cache",
-        "model": _WITH_CACHE,
+        "model": str(path),
         "inputs": {name: tensor for name, tensor in _FROM_ENCODER.items() if name in taken},
         "outputs": {},
         "cache": {

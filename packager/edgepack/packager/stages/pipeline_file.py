@@ -16,6 +16,7 @@ from edgepack.packager.stages.encoder_decoder import (
     is_encoder_decoder,
     read_settings,
 )
+from edgepack.packager.stages.merged_decoder import MERGED
 from edgepack.packager.stages.prompts import find_prompts
 from edgepack.packager.stages.speech import find_speech
 from edgepack.stages.loops import Cache, Loop, StageName, TensorName
@@ -120,11 +121,13 @@ class StageSource(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Name of the stage.
         path: Its file.
+        given: The user's file that has the graph.
         shapes: See `StageSection.shape`.
     """
 
     name: str
     path: Path
+    given: Path
     shapes: dict[str, tuple[int, ...]]
 
 
@@ -166,16 +169,17 @@ def find_pipeline(model: Path) -> Path | None:
     return model if model.suffix == ".toml" else None
 
 
-def read_pipeline(path: Path) -> PipelineSource:
+def read_pipeline(path: Path, work: Path) -> PipelineSource:
     """Read and check a pipeline's file; the graphs are only looked at for their names.
 
     Args:
-        path: The file.
+        path: The file, or a folder of Optimum.
+        work: Receives graphs that are made of a file; must stay as long as they are used.
 
     Raises:
         BuildError: A key, a step, a stage's file or a tensor is wrong; the error names it.
     """
-    document = _read_document(path)
+    document = _read_document(path, work)
     if path.is_dir():
         path /= CONFIG
     file = _convert(document, path)
@@ -199,7 +203,10 @@ def read_pipeline(path: Path) -> PipelineSource:
         source = path.parent / section.model
         model = _open_graph(source, section.name, path)
         wired.append(_wire(section, model, caches.get(section.name), path))
-        stages.append(StageSource(name=section.name, path=source, shapes=section.shape))
+        given = path.parent / MERGED if source.parent == work.absolute() else source
+        stages.append(
+            StageSource(name=section.name, path=source, given=given, shapes=section.shape)
+        )
     wiring = Wiring(
         inputs=tuple(_input(name, one, path) for name, one in file.inputs.items()),
         outputs=file.pipeline.outputs,
@@ -246,14 +253,14 @@ def _settings(section: PipelineSection, wiring: Wiring) -> dict[str, bool]:
     return {"is_of_tokens": True} if is_of_tokens else {}
 
 
-def _read_document(path: Path) -> Any:
+def _read_document(path: Path, work: Path) -> Any:
     """Return the content of a pipeline's file, or what describes a folder of Optimum.
 
     Raises:
         BuildError: The file cannot be read.
     """
     if path.is_dir():
-        return describe_folder(path)
+        return describe_folder(path, work)
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise BuildError(f"the file has more than {_MOST_BYTES} bytes", found_in=str(path))
