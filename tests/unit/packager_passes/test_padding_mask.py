@@ -1,12 +1,17 @@
 """Masks of padding: a graph of fixed size computes what the graph of free size computes."""
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 from onnx import parser
 
+from edgepack.bundle.plain_arrays import encode_arrays
+from edgepack.packager.stages.fixed_stages import FixedStage, find_difference
 from edgepack.packager.stages.padding_mask import UnmaskableError, add_padding_mask
+from edgepack.packager.stages.pipeline_file import StageSource
 from edgepack.tasks.arrays import Singles
 
 _GRAPH = """
@@ -37,6 +42,8 @@ _POOL = "small = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (bent)"
 
 def _model(pool: str = _POOL, opset: int = 13) -> onnx.ModelProto:
     model = parser.parse_model(_GRAPH.replace("POOL", pool).replace("OPSET", str(opset)))
+    for node in model.graph.node:
+        node.name = node.output[0]  # As some exporters write it.
     rng = np.random.default_rng(5)
     for name, shape in (("w", (6, 3, 3, 3)), ("v", (6,)), ("u", (6, 1, 5, 5)), ("t", (6, 6, 2, 2))):
         values = rng.normal(0, 0.5, shape).astype(np.float32)
@@ -91,3 +98,28 @@ def test_masks_hide_padding_below_and_to_the_right() -> None:
 def test_operator_that_cannot_hide_padding_is_named(pool: str, named: str) -> None:
     with pytest.raises(UnmaskableError, match=named):
         add_padding_mask(_model(pool), "x", (1, 3, 4, 64), (3,))
+
+
+def test_mask_with_a_hole_is_found_on_samples(tmp_path: Path) -> None:
+    free, shape = _model(), (1, 3, 4, 64)
+    onnx.save(free, tmp_path / "free.onnx")
+    stage = StageSource(name="read", path=tmp_path / "free.onnx", shapes={"x": shape})
+    mask = np.zeros((1, 1, 1, 64), np.float32)
+    mask[..., :48] = 1
+    x = np.random.default_rng(3).normal(0, 1, shape).astype(np.float32) * mask
+    sample = tmp_path / "0.npz"
+    sample.write_bytes(encode_arrays({"x": x, "x_mask": mask}))
+    masked = add_padding_mask(free, "x", shape, (3,))
+    fixed = FixedStage(path=tmp_path / "masked.onnx", shapes={}, mask={"x_mask": mask.shape})
+    onnx.save(masked, fixed.path)
+    assert find_difference(stage, fixed, [sample]) == ""
+    holes = [node for node in masked.graph.node if "/Mul-" in node.name or "/Add-" in node.name]
+    holes = [node for node in holes if not node.input[0].startswith("x_mask")]
+    assert len(holes) > 3
+    for node in holes:
+        spoiled = onnx.ModelProto.FromString(masked.SerializeToString())
+        (hole,) = (one for one in spoiled.graph.node if one.name == node.name)
+        hole.op_type = "Identity"
+        del hole.input[1:]
+        onnx.save(spoiled, fixed.path)
+        assert find_difference(stage, fixed, [sample]).startswith("output "), node.name

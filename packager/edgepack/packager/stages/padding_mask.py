@@ -291,9 +291,9 @@ class _Masking:
         return list(attribute(node, "axes", ()))
 
     def _add(self, kind: str, inputs: Sequence[str], output: str = "") -> str:
-        name = output or f"{inputs[0]}/{kind}-{len(self._nodes)}"
-        self._nodes.append(helper.make_node(kind, list(inputs), [name], name))
-        return name
+        name = f"{inputs[0]}/{kind}-{len(self._nodes)}"
+        self._nodes.append(helper.make_node(kind, list(inputs), [output or name], name))
+        return output or name
 
     def _store(self, values: object) -> str:
         array = np.asarray(values)

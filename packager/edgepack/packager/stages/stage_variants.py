@@ -21,7 +21,7 @@ from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.progress import Progress, for_profile
 from edgepack.packager.runtime.deadline import Deadline
 from edgepack.packager.runtime.provider_process import ProviderProcess
-from edgepack.packager.stages.fixed_stages import FixedStage, fix_stage
+from edgepack.packager.stages.fixed_stages import FixedStage, find_difference, fix_stage
 from edgepack.packager.stages.float_pipeline import FloatPipeline, PipelineSamples
 from edgepack.packager.stages.pipeline_file import (
     FLOAT_PROFILE,
@@ -61,7 +61,7 @@ class StageBuilder:
         self._deadline, self._count = deadline, count
         self._built: dict[tuple[str, str], PreparedVariant] = {}
         self._fixed: dict[str, FixedStage] = {}
-        self._recorded: dict[tuple[str, bool], Path] = {}
+        self._recorded: dict[tuple[str, str], Path] = {}
 
     def build(self, stage: str, profile: str) -> PreparedVariant:
         """Return the variant of a stage for a profile.
@@ -141,13 +141,19 @@ class StageBuilder:
         if graph.name not in self._fixed:
             folder = self._work / f"{graph.name}.source-fixed"
             folder.mkdir(parents=True)
-            self._fixed[graph.name] = fix_stage(graph, self._source.wiring, folder)
+            fixed = fix_stage(graph, self._source.wiring, folder)
+            if fixed.mask:
+                files = sorted(self._record(graph, fixed).iterdir())
+                if because := find_difference(graph, fixed, files):
+                    fixed = FixedStage(path=graph.path, shapes=graph.shapes, because=because)
+            self._fixed[graph.name] = fixed
         return self._fixed[graph.name]
 
     def _record(self, graph: StageSource, fixed: FixedStage | None) -> Path:
-        key = (graph.name, fixed is not None)
+        kind = "free" if fixed is None else "masked" if fixed.mask else "fixed"
+        key = (graph.name, kind)
         if key not in self._recorded:
-            folder = self._work / f"{graph.name}.samples-{'fixed' if fixed else 'free'}"
+            folder = self._work / f"{graph.name}.samples-{kind}"
             self._floats.record(graph.name, self._samples.calibration, fixed, folder)
             self._recorded[key] = folder
         return self._recorded[key]
