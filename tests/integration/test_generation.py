@@ -8,6 +8,7 @@ pipeline (`tests/huggingface/record_generation.py`).
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -197,13 +198,29 @@ def test_decoders_that_do_not_fit_are_rejected(tmp_path: Path) -> None:
         read_pipeline(folder, folder)
 
 
-def test_cache_of_another_model_is_rejected(tmp_path: Path, key: Path) -> None:
-    folder = copy_folder(tmp_path, RECORDED[0]["settings"])
-    graph = onnx.load(folder / CACHED)
-    weights = max(graph.graph.initializer, key=lambda one: len(one.raw_data))
+def draw_weights(graph: onnx.GraphProto) -> None:
+    """Replace the largest tensor, as if the graph were of another model."""
+    weights = max(graph.initializer, key=lambda one: len(one.raw_data))
     other = np.random.default_rng(5).standard_normal(tuple(weights.dims)).astype(np.float32)
     weights.CopyFrom(onnx.numpy_helper.from_array(other, weights.name))
-    onnx.save(graph, folder / CACHED)
+
+
+def swap_keys(graph: onnx.GraphProto) -> None:
+    """Exchange the inputs of both layers' keys."""
+    first, second = (f"past_key_values.{layer}.decoder.key" for layer in range(2))
+    swapped = {first: second, second: first}
+    for node in graph.node:
+        node.input[:] = [swapped.get(name, name) for name in node.input]
+
+
+@pytest.mark.parametrize("spoil", [draw_weights, swap_keys])
+def test_cache_that_does_not_continue_the_text_is_rejected(
+    tmp_path: Path, key: Path, spoil: Callable[[onnx.GraphProto], None]
+) -> None:
+    folder = copy_folder(tmp_path, RECORDED[0]["settings"])
+    model = onnx.load(folder / CACHED)
+    spoil(model.graph)
+    onnx.save(model, folder / CACHED)
     samples = tmp_path / "prompts"
     samples.mkdir()
     for number in range(4):
