@@ -113,7 +113,7 @@ def test_a_page_counts_as_many_lines() -> None:
     pages = [text * 40 for text in _texts(10)]
     agreement = _agreement(pages, _with_mistakes(pages, 4))
     assert agreement.same == pytest.approx(0.6)
-    assert agreement.of_lines == pytest.approx(1 - 4 / 200, abs=1e-4)
+    assert agreement.of_lines == pytest.approx(1 - 4 / 160, abs=1e-4)
     assert not _judge(pages, _with_mistakes(pages, 4)).passed
     assert _judge(pages, _with_mistakes(pages, 1)).passed
 
