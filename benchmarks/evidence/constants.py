@@ -1,6 +1,7 @@
 """Constants that decide verdicts: constants in the code, and their entries in `constants.toml`."""
 
 import ast
+import re
 import tomllib
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
@@ -9,19 +10,38 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_name("constants.toml")
 FOLDERS = (
+    "agent/edgepack/agent/generation",
+    "agent/edgepack/agent/runtime",
+    "agent/edgepack/agent/serving",
+    "agent/edgepack/agent/telemetry",
+    "agent/edgepack/agent/update",
+    "agent/edgepack/agent/watch",
+    "agent/edgepack/bundle",
+    "agent/edgepack/stages",
     "agent/edgepack/tasks",
+    "fleet/edgepack/fleet/database",
+    "fleet/edgepack/fleet/rollouts",
     "packager/edgepack/packager/gates",
+    "packager/edgepack/packager/graph",
+    "packager/edgepack/packager/passes",
     "packager/edgepack/packager/pipeline",
     "packager/edgepack/packager/runtime",
+    "packager/edgepack/packager/samples",
     "packager/edgepack/packager/search",
+    "packager/edgepack/packager/source",
+    "packager/edgepack/packager/stages",
     "packager/edgepack/packager/tasks",
 )
-"""Folders whose constants can decide a verdict."""
+"""Folders whose constants can decide a verdict. A search judges all that `quantization` makes."""
+
+_LIMIT_BY_NAME = re.compile(r"_?MAX_\w+|\w+_(S|DAYS|BYTES)")
+"""Names of times, of sizes in bytes and of the most that is accepted: limits without an entry."""
 
 SECTIONS = {
     "definition": "follows from a definition, a format or another library",
     "bound": "is a statistical bound with a stated confidence",
     "limit": "limits work, time or what is shown",
+    "benchmarked": "another benchmark publishes the errors of the verdicts that it decides",
     "measured": "`make evidence` measures its effect",
     "unproven": "has no evidence from models that it was not chosen on",
 }
@@ -67,16 +87,36 @@ def find_constants(root: Path = ROOT) -> Iterator[Constant]:
         for file in sorted((root / folder).rglob("*.py")):
             numbers: dict[str, object] = {}
             for statement in ast.parse(file.read_text(encoding="utf-8")).body:
-                if isinstance(statement, ast.Assign):
-                    target, value = statement.targets[0], statement.value
-                elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-                    target, value = statement.target, statement.value
-                else:
-                    continue
-                if isinstance(target, ast.Name) and _is_numeric(value, numbers):
-                    number = eval(compile(ast.Expression(value), str(file), "eval"), {}, numbers)
-                    numbers[target.id] = number
-                    yield Constant(str(file.relative_to(root)), target.id, number)
+                for name, value in _assigned(statement):
+                    if not _is_numeric(value, numbers):
+                        continue
+                    numbers[name] = _evaluate(value, numbers)
+                    if not _LIMIT_BY_NAME.fullmatch(name):
+                        yield Constant(str(file.relative_to(root)), name, numbers[name])
+
+
+def _assigned(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+    """Yield each name that a statement assigns, with its value."""
+    if isinstance(statement, ast.AnnAssign) and statement.value is not None:
+        pairs: list[tuple[ast.expr, ast.expr]] = [(statement.target, statement.value)]
+    elif isinstance(statement, ast.Assign):
+        target, value = statement.targets[0], statement.value
+        pairs = [(target, value)]
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            pairs = list(zip(target.elts, value.elts, strict=True))
+    else:
+        return
+    for target, value in pairs:
+        if isinstance(target, ast.Name):
+            yield target.id, value
+
+
+def _evaluate(node: ast.expr, known: Mapping[str, object]) -> object:
+    """Return the value of a numeric expression; keys of a dict may be other names."""
+    if isinstance(node, ast.Dict):
+        keys = [key.value if isinstance(key, ast.Constant) else key for key in node.keys]
+        return dict(zip(keys, (_evaluate(one, known) for one in node.values), strict=True))
+    return eval(compile(ast.Expression(node), "constant", "eval"), {}, dict(known))
 
 
 def _is_numeric(node: ast.expr, known: Container[str]) -> bool:

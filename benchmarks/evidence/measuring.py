@@ -1,15 +1,13 @@
 """Verdicts on the variants of a kind, by the constants as they are and with each one changed."""
 
-import importlib
 import logging
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import msgspec
 
+from benchmarks.evidence.changing import FACTORS, changed
 from benchmarks.evidence.computed import COMPUTED
-from benchmarks.evidence.constants import Constant, find_constants, read_list
+from benchmarks.evidence.constants import find_constants, read_list
 from benchmarks.evidence.page import Count, Measured
 from benchmarks.evidence.reads import find_lines, find_reads
 from benchmarks.evidence.recordings import Recording, Verdict, record
@@ -19,7 +17,6 @@ from benchmarks.tasks.places import CACHE
 from edgepack.decoding import decode_json
 from edgepack.durable import write_file
 
-FACTORS = (0.5, 2.0)
 INTACT = 0.999
 KEPT = 0.99
 MOVED = 0.001
@@ -84,13 +81,13 @@ def measure(recordings: Sequence[Recording], version: str = "") -> Measured:
             continue
         places = range(len(recordings)) if constant.file == _CROSS_CHECK else right
         for factor in FACTORS:
-            changed = list(as_is)
-            with _changed(constant, factor):
+            anew = list(as_is)
+            with changed(constant, factor):
                 for place in places:
                     if constant.key in reads[place]:
                         known = () if constant.file == _TOLERANCES else as_is[place]
-                        changed[place] = tuple(recordings[place].judge(known))
-            effects[f"{constant.key} x{factor:g}"] = _count(recordings, as_is, changed)
+                        anew[place] = tuple(recordings[place].judge(known))
+            effects[f"{constant.key} x{factor:g}"] = _count(recordings, as_is, anew)
     return Measured(
         kind=recordings[0].kind,
         half=recordings[0].half,
@@ -99,41 +96,6 @@ def measure(recordings: Sequence[Recording], version: str = "") -> Measured:
         as_is=_count(recordings, as_is, as_is),
         effects=effects,
     )
-
-
-@contextmanager
-def _changed(constant: Constant, factor: float) -> Iterator[None]:
-    """Give a constant another value, a public constant in each module that has imported it."""
-    value = _times(constant.value, factor)
-    own = importlib.import_module(constant.module)
-    old = getattr(own, constant.name)
-    holders = [
-        module
-        for name, module in list(sys.modules.items())
-        if name == constant.module
-        or (
-            name.startswith("edgepack.")
-            and not constant.name.startswith("_")
-            and getattr(module, constant.name, None) is old
-        )
-    ]
-    for module in holders:
-        setattr(module, constant.name, value)
-    try:
-        yield
-    finally:
-        for module in holders:
-            setattr(module, constant.name, old)
-
-
-def _times(value: object, factor: float) -> object:
-    if isinstance(value, tuple):
-        return tuple(_times(one, factor) for one in value)
-    if isinstance(value, dict):
-        return {key: _times(one, factor) for key, one in value.items()}
-    if isinstance(value, int):
-        return max(round(value * factor), 1)
-    return value * factor if isinstance(value, float) else value
 
 
 def _count(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from benchmarks.evidence.constants import SECTIONS, read_list
+from benchmarks.evidence.known import AS_IT_IS, Answered
 from benchmarks.task_kinds.kind import Half
 
 HALVES: tuple[Half, ...] = ("developed", "independent")
@@ -47,6 +48,16 @@ The verdicts on these models read the constant: models that it may have been cho
 
 | constant | developed | independent |
 | --- | --- | --- |
+"""
+
+_ANSWERS = """
+## Questions whose answer is known
+
+Models that are sound, and models with a fault that a script put into them.
+
+- *denied*: cases that are answered with no, and yes is right.
+- *taken*: cases that are answered with yes, and no is right.
+
 """
 
 _LISTED = {"bound": "Bounds and their confidence", "unproven": "Constants without evidence"}
@@ -106,9 +117,15 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """All that `make evidence` measures, by kind."""
+    """All that `make evidence` measures.
+
+    Attributes:
+        kinds: Verdicts, by kind of models.
+        answers: Answers to questions, by module of the cases.
+    """
 
     kinds: tuple[Measured, ...]
+    answers: dict[str, Answered] = {}
 
     def of_half(self, half: Half) -> list[Measured]:
         """Return the kinds of one half."""
@@ -125,7 +142,12 @@ def page(evidence: Evidence) -> str:
     counts = "\n".join(
         f"- {len(listed.get(name, {}))} {name}: {words}." for name, words in SECTIONS.items()
     )
-    ordered = sorted({name for one in evidence.kinds for name in one.effects})
+    measured = {**listed.get("measured", {}), **listed.get("unproven", {})}
+    ordered = sorted(
+        name
+        for name in {name for one in evidence.kinds for name in one.effects}
+        if name.rpartition(" ")[0] in measured
+    )
     halves = [evidence.of_half(half) for half in HALVES]
     rows = [_row("as it is", "", [[one.as_is for one in half] for half in halves])]
     silent = []
@@ -156,6 +178,8 @@ def page(evidence: Evidence) -> str:
     if silent:
         text += "\nThese values change no verdict and no share:\n\n"
         text += "".join(f"- `{name}`\n" for name in silent)
+    text += _ANSWERS if evidence.answers else ""
+    text += "\n".join(_describe(one) for one in evidence.answers.values())
     for section, title in _LISTED.items():
         reasons = listed.get(section, {})
         text += f"\n## {title}\n\n" if reasons else ""
@@ -166,3 +190,24 @@ def page(evidence: Evidence) -> str:
 def _row(key: str, factor: str, halves: Sequence[Sequence[Count]]) -> str:
     sums = [sum(getattr(one, name) for one in half) for half in halves for name in _COLUMNS]
     return f"| {' | '.join([f'`{key}`', factor, *map(str, sums)])} |\n"
+
+
+def _describe(answered: Answered) -> str:
+    """Return the table of a question, and its wrongly answered cases."""
+    halves = [half for half in HALVES if half in answered.cases]
+    columns = ("yes is right", "denied", "no is right", "taken")
+    heads = ["constant", "value", *(f"{half}: {name}" for half in halves for name in columns)]
+    text = f"### {answered.question}\n\n| {' | '.join(heads)} |\n|{' --- |' * len(heads)}\n"
+    for name, tallies in answered.tallies.items():
+        key, _, factor = (name, "", "") if name == AS_IT_IS else name.rpartition(" ")
+        counts = [
+            str(count)
+            for half in halves
+            for one in (tallies[half],)
+            for count in (one.yes, one.denied, one.no, one.taken)
+        ]
+        text += f"| {' | '.join([f'`{key}`', factor, *counts])} |\n"
+    wrong = [
+        f"- `{name}`: {', '.join(cases)}.\n" for name, cases in answered.wrong.items() if cases
+    ]
+    return f"{text}\nAnswered wrongly:\n\n{''.join(wrong)}" if wrong else text

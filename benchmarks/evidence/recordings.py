@@ -52,6 +52,8 @@ from edgepack.tasks.arrays import Outputs
 RECIPES = ("a8w8", "a8w8 per channel", "a16w8", "weights of 6 bits", "weights of 5 bits")
 """Ways to quantize, with integer products of 8 or 16 bits, or float ones."""
 
+_WATCHED = "watched.onnx"
+
 _FAILURES = (EdgepackError, ValueError, RuntimeError, KeyError, *RUNTIME_ERRORS)
 """Of ONNX Runtime's quantizer on a model: the recipe is left out."""
 
@@ -146,8 +148,9 @@ class Recording:
         golden = tuple(variant.run(feeds) for feeds in self.golden.inputs)
         errors = judge.reference.errors(got)
         seen = [Seen(errors=errors, expected=self.golden.outputs, got=golden)]
-        limits = derive_tolerances(seen, judge.reference.description)
-        tasks = derive_agreements(seen, judge.reference.description)
+        described, watched = judge.reference.description, self.source.watched
+        limits = derive_tolerances(seen, described, watched)
+        tasks = derive_agreements(seen, described, watched)
         on_devices = (
             [one.device_run(feeds) for feeds in self.golden.inputs] for one in self.variants
         )
@@ -173,7 +176,7 @@ def record(kind: Kind, folder: Path) -> tuple[Recording, ...]:
     if known is None or known.sources != sources:
         known = _Made(sources=sources, truths=_make(kind, folder))
         write_file(made, msgspec.json.encode(known))
-    float_run = RecordedRun(folder / "model.onnx", optimize=False)
+    float_run = RecordedRun(_float_model(folder), optimize=False)
     variants = []
     for recipe, truth in known.truths.items():
         path = _path_of(folder, recipe)
@@ -225,7 +228,10 @@ def _make(kind: Kind, folder: Path) -> dict[str, float]:
     """Train the model, quantize it, and return the true share of each variant."""
     task = kind.make()
     write_task(task, folder)
-    model = folder / "model.onnx"
+    source = open_model(_request(kind, folder, {}), (), folder, silent)
+    if source.watched:
+        onnx.save(source.model, folder / _WATCHED)
+    model = _float_model(folder)
     best = task.measure(open_plain(model))
     truths = {}
     for recipe in RECIPES:
@@ -236,14 +242,14 @@ def _make(kind: Kind, folder: Path) -> dict[str, float]:
     return truths
 
 
-def _open(
-    kind: Kind,
-    folder: Path,
-    outputs: Mapping[str, OutputDeclaration],
-    float_run: "RecordedRun",
-    variants: tuple[Variant, ...],
-) -> Recording:
-    request = BuildRequest(
+def _float_model(folder: Path) -> Path:
+    """Return the file of the float model, with the outputs that a build only watches."""
+    watched = folder / _WATCHED
+    return watched if watched.exists() else folder / "model.onnx"
+
+
+def _request(kind: Kind, folder: Path, outputs: Mapping[str, OutputDeclaration]) -> BuildRequest:
+    return BuildRequest(
         model=folder / "model.onnx",
         output=folder / "built",
         name=kind.name.replace("_", "-"),
@@ -254,6 +260,16 @@ def _open(
         calibration=str(folder / "calibration"),
         outputs=outputs,
     )
+
+
+def _open(
+    kind: Kind,
+    folder: Path,
+    outputs: Mapping[str, OutputDeclaration],
+    float_run: "RecordedRun",
+    variants: tuple[Variant, ...],
+) -> Recording:
+    request = _request(kind, folder, outputs)
     source = open_model(request, (), folder, silent)
     opened = open_build_samples(request, source, (), folder, silent)
     return Recording(

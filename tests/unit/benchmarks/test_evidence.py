@@ -1,15 +1,21 @@
 """The list of constants that decide verdicts, and the measurement of their effect."""
 
+import logging
 import shutil
+import sys
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from benchmarks.evidence.constants import FOLDERS, LIST, ROOT, Constant, find_faults, read_list
+from benchmarks.evidence.known import QUESTIONS, Case, ask
 from benchmarks.evidence.measuring import measure
 from benchmarks.evidence.page import Evidence, page
 from benchmarks.evidence.recordings import RECIPES, record
 from benchmarks.task_kinds.kinds import KINDS
+from edgepack.packager.stages import cache_check
 
 
 def test_each_constant_that_decides_a_verdict_is_listed() -> None:
@@ -34,18 +40,58 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("_PLANTED = (1, (2.5, 3))", True),
         ("_PLANTED = {3: 9.925, 5: 4.604}", True),
         ("_PLANTED = {2, 3}", True),
+        ("_PLANTED, _OTHER = 0.5, 'a'", True),
+        ("_PLANTED = {unknown.NAME: 3.0}", True),
+        ("_PLANTED_S = 3.0", False),
+        ("MAX_PLANTED = 3", False),
         ("_PLANTED = True", False),
         ("_PLANTED = ('a', 1)", False),
     ],
 )
 def test_a_planted_constant_is_found(line: str, is_constant: bool, copied: Path) -> None:
-    file = copied / FOLDERS[0] / "values" / "measure.py"
-    content = file.read_text()
-    file.write_text(f"{content}\n{line}\n")
+    files = [min((copied / folder).rglob("*.py")) for folder in FOLDERS]
+    contents = [file.read_text() for file in files]
+    for file, content in zip(files, contents, strict=True):
+        file.write_text(f"{content}\n{line}\n")
     faults = find_faults(copied)
-    file.write_text(content)
-    key = f"{FOLDERS[0]}/values/measure.py:_PLANTED"
-    assert [fault.startswith(key) for fault in faults] == [True] * is_constant
+    for file, content in zip(files, contents, strict=True):
+        file.write_text(content)
+    keys = sorted(f"{file.relative_to(copied)}:_PLANTED" for file in files)
+    assert [fault.split()[0] for fault in faults] == keys * is_constant
+
+
+def test_constants_of_known_answers_are_measured() -> None:
+    asked = {key for keys in QUESTIONS.values() for key in keys}
+    assert asked <= set(read_list()["measured"])
+
+
+def test_answers_depend_on_a_changed_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "packager/edgepack/packager/stages/cache_check.py:_MOST_LOST"
+
+    def is_small(lost: float) -> bool:
+        return lost <= cache_check._MOST_LOST
+
+    cases = ModuleType("benchmarks.evidence.cases.planted")
+    answers = {0.001: True, 0.004: True, 0.05: False, 0.0055: False}
+    vars(cases)["QUESTION"] = "Is it small?"
+    vars(cases)["cases"] = lambda _: [
+        Case(str(lost), "independent", answer, partial(is_small, lost))
+        for lost, answer in answers.items()
+    ]
+    monkeypatch.setitem(sys.modules, cases.__name__, cases)
+    monkeypatch.setitem(QUESTIONS, "planted", (key,))
+    answered = ask("planted")
+    logging.disable(logging.NOTSET)
+    assert answered.wrong == {
+        "as it is": ("0.004",),
+        f"{key} x0.5": ("0.004",),
+        f"{key} x2": ("0.0055",),
+    }
+    tally = answered.tallies[f"{key} x2"]["independent"]
+    assert (tally.yes, tally.denied, tally.no, tally.taken) == (2, 0, 2, 1)
+    text = page(Evidence(kinds=(), answers={"planted": answered}))
+    assert f"| `{key}` | x2 | 2 | 0 | 2 | 1 |" in text
+    assert f"- `{key} x2`: 0.0055." in text
 
 
 def test_stale_double_and_empty_entries_are_faults(tmp_path: Path) -> None:

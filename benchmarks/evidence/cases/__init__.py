@@ -1,0 +1,1 @@
+"""Cases whose right answer is known, by question."""
