@@ -25,6 +25,7 @@ from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.stages.build import build_pipeline
 from edgepack.packager.stages.float_pipeline import FloatPipeline
 from edgepack.packager.stages.pipeline_file import read_pipeline
+from edgepack.packager.stages.plans import plan_variants
 from tests.integration.picture_builds import edgepack, install
 from tests.simulators import warm_programs
 from tests.simulators.model_server import ModelServer
@@ -96,6 +97,9 @@ def device(tmp_path_factory: pytest.TempPathFactory, key: Path) -> Path:
     assert stages == {"encoder", "decoder", "decoder-with-cache"}
     assert any("Devices make texts of texts" in note for note in report["notes"])
     assert "decoder_model_merged.onnx" in edgepack("inspect", bundle, "--json")
+    for variant in report["variants"]:
+        assert variant["accuracy"]["metric"] == "word_accuracy"
+        assert "of 3 texts equal" in " ".join(variant["notes"])
     install(bundle, key, folder / "state")
     return folder / "state"
 
@@ -257,7 +261,7 @@ def write_file(folder: Path, loop: str, inputs: str = "") -> Path:
     path = folder / "pipeline.toml"
     path.write_text(f"""
 [pipeline]
-task = "text"
+task = "transcript"
 outputs = ["text"]
 [inputs.input_ids]
 kind = "tensor"
@@ -313,3 +317,24 @@ def test_caches_that_do_not_fit_are_rejected(tmp_path: Path) -> None:
         BuildError, match="follows 3 texts at a time, and input 'input_ids' takes 1"
     ):
         read_pipeline(path, path.parent)
+
+
+def test_profile_states_the_budget_of_words(tmp_path: Path) -> None:
+    source = read_pipeline(copy_folder(tmp_path, RECORDED[0]["settings"]), tmp_path)
+    profile = tmp_path / "mine.toml"
+    head = '[profile]\nname = "mine"\nextends = "cpu"\n'
+    profile.write_text(f"{head}[gates.accuracy.transcript]\nkeep = 0.95\n")
+    plans = plan_variants(source, (str(profile), "fp32"))
+    assert [plan.keep for plan in plans] == [0.95, 0.99]
+
+
+def test_a_transcript_is_the_text_of_a_decoder(tmp_path: Path) -> None:
+    folder = copy_folder(tmp_path, RECORDED[0]["settings"])
+    path = write_file(folder, "")
+    assert read_pipeline(path, path.parent).part.settings == {"silent": ((0, 1),)}
+    path.write_text(
+        path.read_text().replace('outputs = ["text"]', 'outputs = ["last_hidden_state"]')
+    )
+    with pytest.raises(BuildError, match="is the text of one decoder") as caught:
+        read_pipeline(path, path.parent)
+    assert caught.value.remedy == "name one of text"

@@ -17,10 +17,17 @@ import numpy as np
 import pytest
 
 from edgepack.agent import DeviceError, SoundError, open_model
+from edgepack.agent.telemetry import sketches
+from edgepack.agent.telemetry.drift import DriftWatch
 from edgepack.bundle.forms import read_manifest
+from edgepack.bundle.golden import compare_outputs, is_same_answer, read_golden
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import BuildError
+from edgepack.fleet.documents.gates import BY_NAME
+from edgepack.packager.stages.float_pipeline import open_pipeline_samples
 from edgepack.packager.stages.pipeline_file import read_pipeline
+from edgepack.tasks.table import items_of
+from edgepack.tasks.transcript.words import WordReader
 from tests.huggingface.tone_words import LONG_WORDS, RATE, draw_sound, write_wave
 from tests.integration.picture_builds import edgepack, install
 from tests.integration.test_text_vectors import replace_file
@@ -48,8 +55,11 @@ def write_sounds(folder: Path, count: int = 30) -> Path:
 
 @pytest.fixture(scope="module")
 def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of the recorded sounds."""
+    """Return a folder of the recorded sounds and of what they say; one text has a word more."""
     folder = write_sounds(tmp_path_factory.mktemp("sounds") / "wav")
+    for number in range(30):
+        text = " ".join([*draw_sound(number)[1], *(["rot"] if number == 1 else [])])
+        (folder / f"{number:02}.txt").write_text(f"{text}.\n", encoding="utf-8")
     for number in LONG:
         write_wave(folder.parent / f"{number}.wav", draw_sound(number, LONG_WORDS)[2])
     return folder
@@ -63,6 +73,63 @@ def bundle(sounds: Path, key: Path, tmp_path_factory: pytest.TempPathFactory) ->
         *("--key", key, "-o", folder),
     )
     return folder
+
+
+def test_variants_are_judged_by_word_error_against_the_answers(bundle: Path) -> None:
+    report = json.loads((bundle.parent / "speech-1.0.0.report.json").read_text())
+    count = sum(len(draw_sound(number)[1]) for number in range(1, 30, 3)) + 1
+    for variant in report["variants"]:
+        accuracy = variant["accuracy"]
+        assert accuracy["metric"] == "word_accuracy"
+        own, value = accuracy["float_value"], accuracy["value"]
+        assert 1 - 4 / count < own < 1.0, "a word is missing in the float model's text"
+        assert accuracy["budget"] == pytest.approx(own - 0.01, abs=1e-5)
+        notes = " ".join(variant["notes"])
+        assert f"10 answers with {count} words: word error {1 - value:.4f}" in notes
+        assert "of 10 texts equal" in notes
+    page = (bundle.parent / "speech-1.0.0.report.html").read_text()
+    assert "against the answers (at most" in page
+    assert f"word error {1 - value:.4f}, float model {1 - own:.4f}" in edgepack("inspect", bundle)
+
+
+def test_devices_compare_words_without_a_tokenizer(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = read_manifest(bundle)
+    facts = manifest.facts
+    (part,) = facts.description.parts
+    assert (part.task, WordReader(part).unit) == ("transcript", "word")
+    texts = [dict(one) for one in read_golden(bundle / "golden" / "golden.npz").outputs]
+    assert len(WordReader(part).read(texts[2]["tokens"])) == len(draw_sound(7)[1])
+    agreements = manifest.variants[0].facts.agreements
+    right = compare_outputs(texts, texts, {}, agreements)
+    assert (right.right, "word error 0.0000" in right.because) == (True, True)
+    wrong = compare_outputs(texts, texts[::-1], {}, agreements)
+    assert (wrong.right, "transcript" in wrong.because) == (False, True)
+    assert not is_same_answer(texts[0], texts[2], {}, agreements)
+    items = items_of(facts.description)
+    assert BY_NAME["shadow"].worded(0.1, items) == "10.0% of inferences with other texts"
+    monkeypatch.setattr(sketches, "SAMPLE_S", 0.0)
+    recorder = sketches.SketchRecorder()
+    recorder.expect(facts.reference, facts.description)
+    for _ in range(60):
+        recorder.offer({}, texts[1])
+        recorder.snapshot()
+    drift = DriftWatch().add(("d", "v", "p"), recorder.snapshot())
+    assert drift is not None
+    assert "words in a text" in [one.words for one in drift.features]
+
+
+def test_answers_for_some_samples_are_rejected(sounds: Path, tmp_path: Path) -> None:
+    some = write_sounds(tmp_path / "some", 6)
+    (some / "01.txt").write_text("fluß halt.", encoding="utf-8")
+    source = read_pipeline(FOLDER, tmp_path)
+    with pytest.raises(BuildError, match="1 of 2 held-out samples have an answer"):
+        open_pipeline_samples(source, some, "")
+    number = next(iter(LONG))
+    shutil.copy(sounds.parent / f"{number}.wav", some / "01.wav")
+    with pytest.raises(BuildError, match=r"01\.wav lasts .* its first chunk of 2 s"):
+        open_pipeline_samples(source, some, "")
 
 
 @pytest.fixture(scope="module")

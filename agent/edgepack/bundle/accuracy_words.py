@@ -15,6 +15,8 @@ _WORDS = {
     "psnr_db": "PSNR, dB",
     "si_sdr_db": "SI-SDR, dB",
 }
+_ERRORS = {"word_accuracy": "word error", "token_accuracy": "token error"}
+"""Metrics that people know as 1 less the value."""
 _DECIBELS = ("sqnr_db", "psnr_db", "si_sdr_db")
 """Of the distance to the float model, whose own has no bound."""
 
@@ -25,6 +27,10 @@ def describe_accuracy(accuracy: Accuracy) -> str:
     A value of a metric that the float model has, too, is followed by the float model's:
     `label_accuracy 0.9102, float model 0.9090`.
     """
+    if error := _ERRORS.get(accuracy.metric):
+        own = accuracy.float_value
+        beside = f", float model {1.0 - own:.4f}" if own != 1.0 else ""
+        return f"{error} {1.0 - accuracy.value:.4f}{beside}"
     if accuracy.metric != DETECTION_F1:
         beside = f", {words}" if (words := describe_float(accuracy)) else ""
         return f"{_WORDS.get(accuracy.metric, accuracy.metric)} {accuracy.value:.4f}{beside}"

@@ -39,7 +39,7 @@ CHANGES = "changes"
 """Setting of pictures and sounds that change an input: mean square of the change, by output."""
 
 _OF_SCORES = ("classification", "probabilities")
-_OF_CLASSES = ("classification", "segmentation", "text", "tokens")
+_OF_CLASSES = ("classification", "segmentation", "text", "tokens", "transcript")
 """Tasks whose whole numbers name classes: their distances say nothing."""
 
 Remedy = Literal["task", "metric", "samples", "ignored"]

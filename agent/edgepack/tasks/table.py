@@ -24,6 +24,7 @@ NAMES = (
     "detections",
     "text",
     "pages",
+    "transcript",
     "tokens",
     "segmentation",
     "depth",

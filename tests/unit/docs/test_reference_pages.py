@@ -23,6 +23,7 @@ from edgepack.tasks.details import (
     FLOAT_PERPLEXITY,
     FORCED_TOKENS,
     PERPLEXITY_RATIO,
+    SAME_TEXTS,
     SAMPLES_TO_PROVE,
     TASK_KEPT,
     VALUE_LOW,
@@ -133,6 +134,7 @@ def test_every_top_key_of_agent_toml_is_documented() -> None:
 
 
 _OF_TEXTS = (
+    SAME_TEXTS,
     PERPLEXITY_RATIO,
     FLOAT_PERPLEXITY,
     DIVERGENCE,

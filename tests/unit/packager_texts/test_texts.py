@@ -256,34 +256,6 @@ def test_what_is_declared_to_be_text_and_is_none_is_refused(tmp_path: Path) -> N
     assert "'said' tells text step by step, with class 7 as the blank (declared" in found.notes[0]
 
 
-def _generator(folder: Path) -> Path:
-    """Says what goes in, number by number, in a loop."""
-    text = """<ir_version: 8, opset_import: ["": 17]> says (int64[N] heard) => (int64[M] said) {
-        size = Shape(heard) axis = Constant<value_ints = [0]>() count = Squeeze(size, axis)
-        on = Constant<value = bool {1}>()
-        said = Loop (count, on) <body = b (int64 i, bool before) => (bool after, int64 token) {
-            after = Identity(before) token = Gather(heard, i) }> }"""
-    onnx.save(onnx.parser.parse_model(text), folder / "says.onnx")
-    return folder / "says.onnx"
-
-
-def test_a_model_that_says_a_whole_text_is_judged_by_its_tokens(tmp_path: Path) -> None:
-    source = with_heads(load_source(_generator(tmp_path)), {})
-    assert _head(source) == TextHead(output="said", is_of_tokens=True)
-    texts = _texts(40)
-    said: list[Outputs] = [{"said": np.array(text)} for text in texts]
-    samples = Samples(count=40, read=lambda index: {"n": np.array(index)}, source="")
-    found = describe(source, samples, lambda feeds: said[int(feeds["n"])], silent)
-    assert _described_head(found.description) == _head(source)
-    assert "'said' tells text token by token (told by its values)" in found.notes[0]
-    reference = Reference(said, {}, found.description)
-    shorter = [{"said": np.array(text[:-1])} for text in texts]
-    verdict = reference.judge(shorter)
-    assert (verdict.metric, verdict.passed) == ("string_agreement", False)
-    assert verdict.value == pytest.approx(0.9)
-    assert reference.judge(said).value == 1.0
-
-
 def test_a_reader_that_chooses_classes_itself_is_read_likewise() -> None:
     head = TextHead(output="said", blank=0, source="declared")
     scored = [_say(text) for text in _texts(3)]

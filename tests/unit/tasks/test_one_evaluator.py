@@ -51,7 +51,16 @@ def _reader() -> Pairs:
     return part, [line(text) for text in texts], [line(text) for text in changed]
 
 
-@pytest.mark.parametrize("make", [_classifier, _detector, _reader])
+def _writer() -> Pairs:
+    rng = np.random.default_rng(2)
+    texts = [rng.integers(1, 60, 8) for _ in range(12)]
+    changed = [text[::-1] if n < 4 else text for n, text in enumerate(texts)]
+    part = TaskOutputs(task="transcript", outputs=("tokens",), source="declared")
+    expected: list[Outputs] = [{"tokens": text[None]} for text in texts]
+    return part, expected, [{"tokens": text[None]} for text in changed]
+
+
+@pytest.mark.parametrize("make", [_classifier, _detector, _reader, _writer])
 def test_gate_probe_and_shadow_measure_the_same_pairs_alike(make: Callable[[], Pairs]) -> None:
     part, expected, got = make()
     description = ModelDescription(parts=(part,))

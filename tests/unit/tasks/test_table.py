@@ -17,6 +17,7 @@ from edgepack.tasks.sound.measure import SI_SDR
 from edgepack.tasks.table import TASKS, items_of, task_of
 from edgepack.tasks.text.measure import STRINGS
 from edgepack.tasks.tokens.measure import TOKENS_KEPT
+from edgepack.tasks.transcript.measure import SCALES
 from edgepack.tasks.values.measure import EXPLAINED
 
 _SCALES = (
@@ -32,6 +33,7 @@ _SCALES = (
     STRINGS,
     TOKENS_KEPT,
     EXPLAINED,
+    *SCALES.values(),
 )
 
 

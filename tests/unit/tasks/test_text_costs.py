@@ -99,8 +99,10 @@ def test_what_does_not_say_how_sure_it_is_forgives_nothing() -> None:
     assert expected_cost(_HEAD, {"said": unclear}, (1, 1, 1, 1), (1, 1, 1)) == Cost(edits=1.0)
     chosen = np.array([[1, 0, 2, 0]])
     assert expected_cost(_HEAD, {"said": chosen}, (1, 2), (1,)) == Cost(edits=1.0)
-    tokens = TextHead(output="said", is_of_tokens=True)
-    assert expected_cost(tokens, {"said": np.array([1, 2])}, (1, 2), (1, 2, 2)) == Cost(edits=1.0)
+    characters = TextHead(output="said")
+    own: Outputs = {"said": np.array([1, 1, 2])}
+    assert read_text(characters, own) == (1, 1, 2)
+    assert expected_cost(characters, own, (1, 1, 2), (1, 2)) == Cost(edits=1.0)
 
 
 def _counted(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> float:

@@ -99,6 +99,18 @@ class TextTokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         return frozenset(token for token, facts in added.items() if facts.special)
 
+    def texts_behind_a_word(self) -> dict[int, str]:
+        """Return the text that each token adds to a word, with a space where a word begins."""
+        tokens: list[int] = sorted(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        texts: list[str] = self._tokenizer.decode_batch([[token] for token in tokens])
+        pairs = zip(tokens, texts, strict=True)
+        word = next((token for token, text in pairs if text.isascii() and text.isalpha()), None)
+        if word is None:
+            return {}
+        start = len(self._tokenizer.decode([word]))
+        texts = self._tokenizer.decode_batch([[word, token] for token in tokens])
+        return {token: text[start:] for token, text in zip(tokens, texts, strict=True)}
+
     def find_token(self, text: str) -> int | None:
         """Return the token of a text; None if no single token is this text."""
         token: int | None = self._tokenizer.token_to_id(text)

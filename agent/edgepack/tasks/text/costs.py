@@ -56,7 +56,7 @@ def expected_cost(head: TextHead, outputs: Outputs, expected: Text, got: Text) -
     """
     edits = float(edit_distance(expected, got))
     value = outputs[head.output]
-    if not edits or head.is_of_tokens or value.dtype.kind != "f":
+    if not edits or value.dtype.kind != "f":
         return Cost(edits=edits)
     shares = shares_of(value)
     if not np.isfinite(shares).all() or np.median(shares.max(axis=-1)) < CLEAR:
@@ -77,7 +77,7 @@ def probability(head: TextHead, shares: Floats, text: Text) -> float:
         shares: (steps, classes), the float model's.
         text: Without spaces at its ends, which may be said or not.
     """
-    blank = head.blank or 0  # of tokens alone it is None
+    blank = head.blank or 0  # of characters alone it is None
     states = [blank]
     for kind in text:
         states += [kind, blank]

@@ -30,9 +30,11 @@ _CLEAR = 0.9
 
 
 def read_text(head: TextHead, outputs: Outputs) -> Text:
-    """Return tokens, or the best class of each step, repetitions merged and blanks dropped."""
-    winners = _winners(outputs[head.output])
-    return tuple(winners) if head.is_of_tokens else merge(head, winners)
+    """Return characters, or the best class of each step, repetitions merged and blanks dropped."""
+    value = outputs[head.output]
+    winners = _winners(value)
+    are_characters = head.blank is None and value.dtype.kind != "f"
+    return tuple(winners) if are_characters else merge(head, winners)
 
 
 def merge(head: TextHead, kinds: Sequence[int]) -> Text:
@@ -55,10 +57,8 @@ def settle(head: TextHead, expected: Sequence[Outputs]) -> TextHead | None:
     """
     values = [outputs[head.output] for outputs in expected]
     if values[0].dtype.kind != "f":
-        is_text = head.blank is not None or head.is_of_tokens
-        are_unlike = len({read_text(head, outputs) for outputs in expected}) > 1
-        return head if is_text and (are_unlike or head.source == "declared") else None
-    if head.is_of_tokens or any(value.ndim != 3 or 1 not in value.shape[:2] for value in values):
+        return head if head.source == "declared" else None
+    if any(value.ndim != 3 or 1 not in value.shape[:2] for value in values):
         return None
     if head.blank is not None:
         return head if all(head.blank < value.shape[-1] for value in values) else None

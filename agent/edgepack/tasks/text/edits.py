@@ -1,10 +1,10 @@
 """Distance of two texts."""
 
-from edgepack.tasks.text.decoding import Text
+from collections.abc import Hashable, Sequence
 
 
-def edit_distance(first: Text, second: Text) -> int:
-    """Return the fewest replaced, inserted and deleted characters between two texts."""
+def edit_distance(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
+    """Return the fewest replaced, inserted and deleted characters, or words, of two texts."""
     common = min(len(first), len(second))
     start = next((n for n in range(common) if first[n] != second[n]), common)
     first, second = first[start:], second[start:]

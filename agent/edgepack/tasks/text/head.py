@@ -1,4 +1,4 @@
-"""Output with text, step by step (CTC) or token by token."""
+"""Output with text, step by step (CTC)."""
 
 from typing import Any
 
@@ -13,18 +13,15 @@ class TextHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         output: [1, steps, classes] or [steps, 1, classes]; whole numbers, where the classes of
-            steps, or tokens, are chosen already.
-        blank: The blank class; None until the float model's values decide, and for tokens, which
-            need no blank.
+            steps are chosen already, or characters without a blank.
+        blank: The blank class; None until the float model's values decide, and for characters.
         spaces: The classes of spaces, if known: spaces at the ends of a text do not count.
-        is_of_tokens: Whether the output gives tokens.
         source: How that is known.
     """
 
     output: str
     blank: int | None = None
     spaces: tuple[int, ...] = ()
-    is_of_tokens: bool = False
     source: Source = "graph"
 
     @property

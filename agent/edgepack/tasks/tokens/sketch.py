@@ -40,12 +40,17 @@ def sketch_prompt(tokens: Sequence[int] | Integers) -> Sketch:
     Args:
         tokens: Of the whole prompt, at least one.
     """
+    return Sketch(shares=share_groups(tokens), rest="", numbers={"length": float(len(tokens))})
+
+
+def share_groups(tokens: Sequence[int] | Integers) -> dict[str, float]:
+    """Return the share of each token group by its name.
+
+    Args:
+        tokens: Of a text, at least one.
+    """
     counts = np.bincount(groups_of(tokens), minlength=GROUPS)
-    return Sketch(
-        shares={name_group(group): int(count) / len(tokens) for group, count in enumerate(counts)},
-        rest="",
-        numbers={"length": float(len(tokens))},
-    )
+    return {name_group(group): int(count) / len(tokens) for group, count in enumerate(counts)}
 
 
 def sketch_surprisals(surprisals: Sequence[float]) -> Sketch:

@@ -47,6 +47,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """Further keys of a task."""
 
+_OF_WHOLE_NUMBERS = ("transcript",)
 _OF_ROWS_OF_CLASSES = ("classification", "probabilities")
 _OF_FLOATS = ("embedding", "probabilities", "depth", "picture", "sound", "anomaly")
 _OF_MAPS = ("segmentation", "depth", "picture")
@@ -192,6 +193,8 @@ def check_outputs(
             )
         if declaration.task in _OF_FLOATS:
             _check_floats(declaration.task, by_name[name], where)
+        if declaration.task in _OF_WHOLE_NUMBERS:
+            _check_whole(declaration.task, by_name[name], where)
         is_scores = declaration.task == "classification" and by_name[name].dtype.startswith("float")
         if is_scores or declaration.task == "embedding":
             _check_row(declaration.task, by_name[name], where)
@@ -299,6 +302,16 @@ def _check_floats(task: str, spec: TensorSpec, where: str) -> None:
             "decisions that are taken already",
             found_in=where,
             remedy='leave it out, or task = "values" or "ignored"',
+        )
+
+
+def _check_whole(task: str, spec: TensorSpec, where: str) -> None:
+    if "int" not in spec.dtype:
+        raise BuildError(
+            f"output {spec.name!r} holds {spec.dtype}: the tokens of a {task} are whole numbers",
+            found_in=where,
+            remedy='task = "text" for a row of classes for each step, "tokens" for the scores of '
+            "the next token",
         )
 
 

@@ -81,8 +81,8 @@ def read_prompts(path: Path, template: ChatTemplate) -> list[Prompt]:
     ]
 
 
-def read_texts(path: Path) -> list[tuple[int, str]]:
-    """Return the prompts of a file with the numbers of their lines; answers are not needed.
+def read_texts(path: Path) -> list[Prompt]:
+    """Return the prompts of a file; answers ("" for none) are not needed.
 
     Args:
         path: The file.
@@ -99,7 +99,7 @@ def read_texts(path: Path) -> list[tuple[int, str]]:
             raise refusal_of_line(problem, path, number, _TEXT_REMEDY) from error
         if not line.prompt:
             raise refusal_of_line("the prompt is missing or empty", path, number, _TEXT_REMEDY)
-        texts.append((number, line.prompt))
+        texts.append(Prompt(text=line.prompt, answer=line.answer, line=number))
     return texts
 
 

@@ -77,10 +77,13 @@ from edgepack.packager.stages.pipeline_file import PipelineSource, read_pipeline
 from edgepack.packager.stages.plans import VariantPlan, plan_variants
 from edgepack.packager.stages.shared_weights import share_weights
 from edgepack.packager.stages.stage_variants import StageBuilder
+from edgepack.packager.tasks.transcript.answers import encode_answers
+from edgepack.packager.tasks.transcript.vocabulary import with_words
 from edgepack.tasks.arrays import Outputs
-from edgepack.tasks.description import ModelDescription
+from edgepack.tasks.description import ModelDescription, TaskOutputs
 from edgepack.tasks.inputs import PageInput
 from edgepack.tasks.table import task_of
+from edgepack.tasks.transcript.measure import NAME as TRANSCRIPT
 from edgepack.text import counted
 
 _LEAST_GOLDEN = 2
@@ -147,14 +150,17 @@ def _build(
         watched = deadline.watch(progress)
         floats.check_caches(samples.calibration)
         expected = floats.run(samples.held_out, "reading held-out samples", watched)  # 2
-        source = replace(source, part=task_of(source.part).settle(source.part, expected))
+        source = replace(source, part=_settle(source, expected))
         builder = StageBuilder(
             *(source, request, floats, samples, work / "stages", progress, deadline),
             count=len({pair for plan in plans for pair in plan.profiles.items()}),
         )
         folder = work / "bundle"
         folder.mkdir()
-        gate = EndGate(source, samples.held_out, expected, builder, folder, work, deadline)
+        gate = EndGate(
+            *(source, samples.held_out, expected, _read_answers(source, samples, expected)),
+            *(builder, folder, work, deadline),
+        )
         judged, refused = _judge_all(gate, plans, request, progress, deadline)  # 3, 4
         gate.remove_unused(judged)
         judged = _share(folder, judged)
@@ -182,6 +188,27 @@ def _build(
         report_html=html,
         report_json=json,
         unsaid=count_elements(compose_bill(record))[1],
+    )
+
+
+def _settle(source: PipelineSource, expected: Sequence[Outputs]) -> TaskOutputs:
+    """Return the outputs with what the float pipeline's values, and the tokenizer, tell of them."""
+    part, own = task_of(source.part).settle(source.part, expected), source.texts
+    if own is None or part.task != TRANSCRIPT:
+        return part
+    return with_words(part, own.described, own.tokenizer.read_bytes(), expected)
+
+
+def _read_answers(
+    source: PipelineSource, samples: PipelineSamples, expected: Sequence[Outputs]
+) -> tuple[Outputs, ...]:
+    """Return the user's answers as outputs of the pipeline; () without answers."""
+    own = source.texts
+    if own is None or not samples.answers or source.part.task != TRANSCRIPT:
+        return ()
+    vocabulary = own.described.vocabulary
+    return encode_answers(
+        source.part, own.tokenizer.read_bytes(), vocabulary, samples.answers, expected
     )
 
 
@@ -450,7 +477,7 @@ def _compose_record(
             SampleSet(
                 used_for="evaluation",
                 count=len(samples.held_out),
-                sha256=digest_samples(samples.held_out),
+                sha256=digest_samples(samples.held_out, samples.answers),
                 is_random=False,
             ),
         ),

@@ -16,6 +16,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.stages import speech
 from edgepack.packager.stages.generation_settings import read_rules
 from edgepack.packager.stages.merged_decoder import MERGED, split_merged
+from edgepack.tasks.transcript.measure import NAME as TRANSCRIPT
 
 CONFIG = "config.json"
 _ENCODER, _DECODER = "encoder_model.onnx", "decoder_model.onnx"
@@ -121,7 +122,7 @@ def describe_folder(folder: Path, work: Path) -> dict[str, Any]:
     if with_cache := _find_cache(with_past, decoder):
         loop["cache"] = with_cache.pop("cache")
     return {
-        "pipeline": {"task": "text", "outputs": [_TEXT]},
+        "pipeline": {"task": TRANSCRIPT, "outputs": [_TEXT]},
         "inputs": {one.name: _input(one) for one in encoder.graph.input},
         "stage": [
             {

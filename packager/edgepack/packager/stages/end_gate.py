@@ -35,6 +35,7 @@ from edgepack.packager.stages.pipeline_file import FLOAT_PROFILE, PipelineSource
 from edgepack.packager.stages.plans import VariantPlan
 from edgepack.packager.stages.running_child import Ran, run_variant
 from edgepack.packager.stages.stage_variants import StageBuilder
+from edgepack.packager.tasks.transcript.answers import measure_with_answers
 from edgepack.tasks.arrays import Outputs, Tensor
 from edgepack.tasks.contract import Agreement
 from edgepack.tasks.description import ModelDescription
@@ -89,6 +90,7 @@ class EndGate:
         source: The pipeline, its task settled.
         samples: Held-out samples.
         expected: The float pipeline's outputs.
+        answers: Right outputs by the user; () where there are none.
         builder: Builds stages.
         folder: The bundle's folder: files of stages are copied there.
         work: Folder for tensors.
@@ -100,12 +102,14 @@ class EndGate:
         source: PipelineSource,
         samples: Sequence[Mapping[str, Tensor]],
         expected: Sequence[Outputs],
+        answers: Sequence[Outputs],
         builder: StageBuilder,
         folder: Path,
         work: Path,
         deadline: Deadline,
     ) -> None:
         self._source, self._samples, self._expected = source, samples, expected
+        self._answers = answers
         self._builder, self._folder, self._work = builder, folder, work
         self._deadline = deadline
         self._copied: dict[str, Variant] = {}
@@ -122,8 +126,8 @@ class EndGate:
         """
         parts = tuple(self._part(stage, profile) for stage, profile in plan.profiles.items())
         trial = self._try(plan, parts, progress)
-        keep, notes = self._source.keep, list[str]()
-        while not trial.holds(keep):
+        notes = list[str]()
+        while not trial.holds(plan.keep):
             trial, note = self._give_back(plan, trial, progress)
             notes.append(note)
         return self._judged(plan, trial, tuple(notes))
@@ -152,7 +156,11 @@ class EndGate:
         ran, got = run_variant(self._folder, variant, self._samples, self._work, limit_s)
         part = self._source.part
         expected = [dict(one) for one in self._expected[: ran.count]]
-        agreement = task_of(part).open(part, expected).measure([dict(one) for one in got])
+        if self._answers:
+            answers = self._answers[: ran.count]
+            agreement = measure_with_answers(part, answers, expected, got)
+        else:
+            agreement = task_of(part).open(part, expected).measure([dict(one) for one in got])
         return _Trial(parts=parts, ran=ran, got=got, agreement=agreement)
 
     def _join(self, name: str, parts: tuple[Variant, ...]) -> Variant:
@@ -173,10 +181,10 @@ class EndGate:
             raise BuildError(
                 f"variant '{plan.name}' keeps {format_metric(trial.agreement.value)} of the float "
                 f"pipeline's result with every stage in floats, at least "
-                f"{format_metric(self._source.keep)} is needed: {trial.agreement.words}",
+                f"{format_metric(plan.keep)} is needed: {trial.agreement.words}",
                 found_in=str(self._source.path),
                 remedy="choose shapes of the stages that the samples fit, or a lower keep in "
-                "[pipeline]",
+                f"[pipeline], or in [gates.accuracy.{self._source.part.task}] of a profile",
             )
         stage, best = max(trials.items(), key=lambda one: one[1].agreement.value)
         lost = next(part for part in trial.parts if part.component == stage)
@@ -207,8 +215,8 @@ class EndGate:
             accuracy=Accuracy(
                 metric=worst.metric,
                 value=round(worst.value, 6),
-                float_value=1.0,
-                budget=round(worst.scale.least_for(self._source.keep), 6),
+                float_value=round(worst.scale.best, 6),
+                budget=round(worst.scale.least_for(plan.keep), 6),
                 sample_count=trial.ran.count,
                 provider=provider if provider in self._here else CPU_PROVIDER,
                 details={

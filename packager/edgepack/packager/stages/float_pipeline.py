@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,6 +13,7 @@ from edgepack.agent.runtime.opening import open_model_file
 from edgepack.agent.runtime.pipelines import PipelineSession
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.agent.runtime.sessions import Session, SessionTensor
+from edgepack.bundle.chunks import read_bounded
 from edgepack.bundle.golden_pictures import SOUND_SUFFIX
 from edgepack.bundle.plain_arrays import encode_arrays, read_arrays
 from edgepack.durable import write_file
@@ -24,13 +26,16 @@ from edgepack.packager.stages.fixed_stages import CroppedSession, FixedStage
 from edgepack.packager.stages.pipeline_file import PipelineSource
 from edgepack.pictures.prepare import load_page
 from edgepack.sound.features import prepare_start
-from edgepack.sound.waves import open_sound
+from edgepack.sound.waves import Sound, open_sound
 from edgepack.stages.running import Record, Spec, specs_of
 from edgepack.stages.wiring import Resize, StageWiring, Wiring
 from edgepack.tasks.arrays import Outputs, Tensor
 from edgepack.tasks.inputs import PromptInput, SoundInput
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm", ".tif", ".tiff", ".gif")
+ANSWER_SUFFIX = ".txt"
+"""Of a file with the right text of the sound of the same name."""
+_MOST_ANSWER_BYTES = 1_000_000
 _FEWEST = 4
 _MOST_A_STAGE = 160
 """Inferences of a graph that its ranges and its search use; more tell little more."""
@@ -53,16 +58,33 @@ class PipelineSamples(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         calibration, held_out: Inputs of each sample.
         held_out_files: File of each held-out sample.
+        answers: Right text of each held-out sample; () where the user gave none.
     """
 
     calibration: tuple[dict[str, Tensor], ...]
     held_out: tuple[dict[str, Tensor], ...]
     held_out_files: tuple[Path, ...]
+    answers: tuple[str, ...] = ()
 
 
-def digest_samples(samples: Sequence[Mapping[str, Tensor]]) -> str:
-    """Return a SHA-256 over samples in their order, hex."""
-    return hashlib.sha256(b"".join(map(encode_arrays, samples))).hexdigest()
+class _Sample(NamedTuple):
+    """A sample.
+
+    Attributes:
+        file: Its file.
+        feeds: Inputs of the pipeline.
+        answer: Right text; None without one.
+    """
+
+    file: Path
+    feeds: dict[str, Tensor]
+    answer: str | None = None
+
+
+def digest_samples(samples: Sequence[Mapping[str, Tensor]], answers: Sequence[str] = ()) -> str:
+    """Return a SHA-256 over samples, and their answers, in their order, hex."""
+    parts = (*map(encode_arrays, samples), *(answer.encode() + b"\0" for answer in answers))
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def open_pipeline_samples(
@@ -78,29 +100,34 @@ def open_pipeline_samples(
     Raises:
         BuildError: There are too few samples, or one cannot be read or does not fit.
     """
-    files, samples = _read_folder(source, calibration, "--calibration")
+    samples = _read_folder(source, calibration, "--calibration")
     if evaluation:
-        files, held_out = _read_folder(source, evaluation, "--evaluation")
-        return PipelineSamples(calibration=samples, held_out=held_out, held_out_files=files)
-    if len(samples) < _FEWEST:
+        held_out = _read_folder(source, evaluation, "--evaluation")
+    elif len(samples) < _FEWEST:
         raise BuildError(
             f"{len(samples)} samples cannot be divided, {_FEWEST} are needed at least",
             found_in=str(calibration),
             remedy="give 30 to 100 real samples",
         )
-    places = range(len(samples))
-    order = [place for place in places if place % _HELD_OUT != 1]
-    held = [place for place in places if place % _HELD_OUT == 1]
+    else:
+        held_out = samples[1::_HELD_OUT]
+        samples = [one for place, one in enumerate(samples) if place % _HELD_OUT != 1]
+    answers = [one.answer for one in held_out if one.answer is not None]
+    if answers and len(answers) < len(held_out):
+        raise BuildError(
+            f"{len(answers)} of {len(held_out)} held-out samples have an answer",
+            found_in=str(evaluation or calibration),
+            remedy="give each sample an answer, or none",
+        )
     return PipelineSamples(
-        calibration=tuple(samples[place] for place in order),
-        held_out=tuple(samples[place] for place in held),
-        held_out_files=tuple(files[place] for place in held),
+        calibration=tuple(one.feeds for one in samples),
+        held_out=tuple(one.feeds for one in held_out),
+        held_out_files=tuple(one.file for one in held_out),
+        answers=tuple(answers),
     )
 
 
-def _read_folder(
-    source: PipelineSource, given: object, option: str
-) -> tuple[tuple[Path, ...], tuple[dict[str, Tensor], ...]]:
+def _read_folder(source: PipelineSource, given: object, option: str) -> list[_Sample]:
     if not isinstance(given, str | Path) or not given or str(given).startswith(RANDOM_PREFIX):
         raise BuildError(
             "a pipeline is built with real samples: its stages see what the stages before give",
@@ -129,22 +156,21 @@ def _read_folder(
             found_in=option,
             remedy="name a folder of real samples",
         )
-    return tuple(paths), tuple(_read(source, path) for path in paths)
+    return [_read(source, path) for path in paths]
 
 
-def _read_texts(
-    completer: Completer, path: Path
-) -> tuple[tuple[Path, ...], tuple[dict[str, Tensor], ...]]:
-    """Return the file and the inputs of each text of a file."""
+def _read_texts(completer: Completer, path: Path) -> list[_Sample]:
+    """Return the sample of each text of a file."""
     samples = []
-    for number, text in read_texts(path):
+    for prompt in read_texts(path):
         try:
-            samples.append(completer.feeds_of(text))
+            feeds = completer.feeds_of(prompt.text)
         except ValueError as error:
             raise BuildError(
-                str(error), found_in=f"{path}, line {number}", remedy="change the text"
+                str(error), found_in=f"{path}, line {prompt.line}", remedy="change the text"
             ) from error
-    return (path,) * len(samples), tuple(samples)
+        samples.append(_Sample(path, feeds, prompt.answer or None))
+    return samples
 
 
 def _file_kinds(source: PipelineSource) -> tuple[str, ...]:
@@ -154,15 +180,17 @@ def _file_kinds(source: PipelineSource) -> tuple[str, ...]:
     return _PICTURES if source.wiring.picture and len(source.wiring.inputs) == 1 else ()
 
 
-def _read(source: PipelineSource, path: Path) -> dict[str, Tensor]:
-    """Return the inputs of a sample; of a sound that is longer than a chunk, the first chunk."""
+def _read(source: PipelineSource, path: Path) -> _Sample:
+    """Return a sample; of a sound that is longer than a chunk, the first chunk."""
     wiring, described = source.wiring, source.texts.described if source.texts else None
     try:
         if isinstance(described, SoundInput) and path.suffix.lower() == SOUND_SUFFIX:
-            features = prepare_start(open_sound(path), described)
-            return {wiring.inputs[0].name: features.astype(wiring.inputs[0].dtype, copy=False)}
+            sound = open_sound(path)
+            features = prepare_start(sound, described)
+            feeds = {wiring.inputs[0].name: features.astype(wiring.inputs[0].dtype, copy=False)}
+            return _Sample(path, feeds, _read_answer(path, sound, described))
         if path.suffix.lower() != ".npz":
-            return {wiring.picture: load_page(path)}
+            return _Sample(path, {wiring.picture: load_page(path)})
         arrays = read_arrays(path, path.stat().st_size)
     except (PictureError, SoundError, OSError, ValueError) as error:
         raise BuildError(
@@ -178,7 +206,26 @@ def _read(source: PipelineSource, path: Path) -> dict[str, Tensor]:
                 found_in=str(path),
                 remedy="write arrays of the inputs with numpy.savez",
             )
-    return {one.name: arrays[one.name] for one in wiring.inputs}
+    return _Sample(path, {one.name: arrays[one.name] for one in wiring.inputs})
+
+
+def _read_answer(path: Path, sound: Sound, described: SoundInput) -> str | None:
+    """Return the right text of a sound, the text file of the same name; None without one.
+
+    Raises:
+        BuildError: The text is of more than the sample.
+    """
+    file = path.with_suffix(ANSWER_SUFFIX)
+    if not file.is_file():
+        return None
+    if sound.seconds > described.samples / described.rate:
+        raise BuildError(
+            f"{path.name} lasts {sound.seconds:.1f} s, and a sample is its first chunk of "
+            f"{described.samples / described.rate:g} s: {file.name} is the text of more",
+            found_in=str(path),
+            remedy=f"cut the sound, or remove {file.name}",
+        )
+    return read_bounded(file, _MOST_ANSWER_BYTES).decode("utf-8-sig").strip()
 
 
 class FloatPipeline:

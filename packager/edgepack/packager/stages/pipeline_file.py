@@ -38,6 +38,8 @@ from edgepack.stages.wiring import (
 from edgepack.tasks.contract import LOSS
 from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.table import NAMES
+from edgepack.tasks.transcript.measure import NAME as TRANSCRIPT
+from edgepack.tasks.transcript.words import TokenSettings
 from edgepack.toml_errors import describe_type_error
 
 PIPELINE_FILE = "pipeline.toml"
@@ -237,7 +239,7 @@ def read_pipeline(path: Path, work: Path) -> PipelineSource:
             task=file.pipeline.task,
             outputs=file.pipeline.outputs,
             source="declared",
-            settings=_settings(file.pipeline, wiring),
+            settings=_settings(file.pipeline, wiring, path),
         ),
         keep=file.pipeline.keep,
         variants=file.variant,
@@ -246,11 +248,26 @@ def read_pipeline(path: Path, work: Path) -> PipelineSource:
     )
 
 
-def _settings(section: PipelineSection, wiring: Wiring) -> dict[str, bool]:
-    """Return the settings of the task: the texts of a decoder are tokens."""
-    texts = {tensor for stage in wiring.stages if stage.loop for tensor in stage.writes}
-    is_of_tokens = section.task == "text" and texts.issuperset(section.outputs)
-    return {"is_of_tokens": True} if is_of_tokens else {}
+def _settings(section: PipelineSection, wiring: Wiring, path: Path) -> dict[str, Any]:
+    """Return the settings of the task: the tokens of a decoder that are no text.
+
+    Raises:
+        BuildError: A transcript is not the text of a decoder.
+    """
+    if section.task != TRANSCRIPT:
+        return {}
+    loops = {tensor: one.loop for one in wiring.stages if one.loop for tensor in one.writes}
+    found = [loops.get(tensor) for tensor in section.outputs]
+    if len(found) != 1 or found[0] is None:
+        raise BuildError(
+            f"a transcript is the text of one decoder, and outputs are {list(section.outputs)}",
+            found_in=f"{path}, [pipeline] outputs",
+            remedy=f"name one of {', '.join(loops)}" if loops else "give a stage a loop",
+        )
+    loop = found[0]
+    last = () if loop.last is None else (loop.last,)
+    silent = {*loop.start, *loop.choices, *loop.end, *last}
+    return TokenSettings.of_tokens(set(), silent).as_settings
 
 
 def _read_document(path: Path, work: Path) -> Any:

@@ -15,10 +15,20 @@ class VariantPlan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Name of the variant.
         profiles: By stage the profile, name or path.
+        keep: Least share of the float pipeline's result.
     """
 
     name: str
     profiles: dict[str, str]
+    keep: float
+
+
+def budget_of(source: PipelineSource, profile: str) -> float:
+    """Return the least share of the float pipeline's result: the profile's for the pipeline's task,
+    else the pipeline's.
+    """
+    own = resolve_profile(profile, {}).gates.accuracy.get(source.part.task)
+    return source.keep if own is None else own.keep
 
 
 def plan_variants(source: PipelineSource, profiles: Sequence[str]) -> tuple[VariantPlan, ...]:
@@ -47,10 +57,12 @@ def plan_variants(source: PipelineSource, profiles: Sequence[str]) -> tuple[Vari
             stage: str(source.path.parent / profile) if profile.endswith(".toml") else profile
             for stage, profile in chosen.items()
         }
-        plans.append(VariantPlan(name=section.name, profiles=found))
+        plans.append(VariantPlan(name=section.name, profiles=found, keep=source.keep))
     for profile in profiles:
         name = resolve_profile(profile, {}).name
-        plans.append(VariantPlan(name=name, profiles=dict.fromkeys(stages, profile)))
+        profiles_of_stages = dict.fromkeys(stages, profile)
+        keep = budget_of(source, profile)
+        plans.append(VariantPlan(name=name, profiles=profiles_of_stages, keep=keep))
     names = [plan.name for plan in plans]
     if not names:
         raise BuildError(

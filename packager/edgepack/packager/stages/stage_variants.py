@@ -29,6 +29,7 @@ from edgepack.packager.stages.pipeline_file import (
     PipelineSource,
     StageSource,
 )
+from edgepack.packager.stages.plans import budget_of
 
 
 class StageBuilder:
@@ -127,7 +128,7 @@ class StageBuilder:
 
     def _share_budget(self, profile: str, name: str, folder: Path) -> Path:
         """Write the profile with the stage's part of the pipeline's budget."""
-        keep = 1.0 - (1.0 - self._source.keep) / len(self._source.stages)
+        keep = 1.0 - (1.0 - budget_of(self._source, profile)) / len(self._source.stages)
         parent = str(Path(profile).resolve()) if profile.endswith(".toml") else profile
         path = folder / f"{name}.toml"
         path.write_text(

@@ -25,6 +25,7 @@ from edgepack.packager.tasks.recognizers import recognize
 from edgepack.packager.tasks.reconstruction import with_residuals
 from edgepack.packager.tasks.scores import FEWEST_FOR_VARIETY, find_shares, propose
 from edgepack.packager.tasks.texts import find_texts, with_text_head
+from edgepack.packager.tasks.transcript.graph import find_transcripts, with_transcript
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Outputs
@@ -34,6 +35,8 @@ from edgepack.tasks.detections.layouts import DetectionHead
 from edgepack.tasks.table import task_of
 from edgepack.tasks.text.decoding import read_text
 from edgepack.tasks.text.head import TextHead
+from edgepack.tasks.transcript.measure import NAME as TRANSCRIPT
+from edgepack.tasks.transcript.words import WordReader
 
 _DESCRIBED_BY = 64
 """Samples by which scores are told from quantities, at most."""
@@ -74,7 +77,7 @@ def with_heads(source: SourceModel, declarations: Mapping[str, OutputDeclaration
     known = with_detection_head(source, declarations)
     if known.description.part_of("detections") is not None:
         return known
-    return with_text_head(known, declarations)
+    return with_text_head(with_transcript(known, declarations), declarations)
 
 
 def describe(
@@ -91,7 +94,7 @@ def describe(
     Raises:
         BuildError: A person's declaration contradicts the outputs.
     """
-    heads = ("detections", "text")
+    heads = ("detections", "text", TRANSCRIPT)
     stated = tuple(part for part in source.description.parts if part.task not in heads)
     if samples.are_texts:
         known = ModelDescription(parts=stated).with_parts(*_fed_back(samples))
@@ -191,6 +194,8 @@ def _settle_head(
     """Return the detector's or recognizer's head, if the float model's values confirm the head."""
     if (part := source.description.part_of("text")) is not None:
         return find_texts(TextHead.of(part), expected)
+    if (part := source.description.part_of(TRANSCRIPT)) is not None:
+        return find_transcripts(part, expected)
     if (part := source.description.part_of("detections")) is not None:
         return find_objects(DetectionHead.of(part), expected, samples, float_run, progress)
     return Findings()
@@ -249,9 +254,12 @@ def finds(description: ModelDescription) -> Callable[[Outputs], bool]:
     """Return a function that tells whether outputs have boxes or text; of neither, always."""
     boxes, text = description.part_of("detections"), description.part_of("text")
     if boxes is not None:
-        head = DetectionHead.of(boxes)
-        return lambda outputs: bool((find_boxes(head, outputs).scores >= head.facts.named).any())
+        own = DetectionHead.of(boxes)
+        return lambda outputs: bool((find_boxes(own, outputs).scores >= own.facts.named).any())
     if text is not None:
-        reader = TextHead.of(text)
-        return lambda outputs: bool(read_text(reader, outputs))
+        head = TextHead.of(text)
+        return lambda outputs: bool(read_text(head, outputs))
+    if (part := description.part_of(TRANSCRIPT)) is not None:
+        reader = WordReader(part)
+        return lambda outputs: bool(reader.read(outputs[part.outputs[0]]))
     return lambda outputs: True

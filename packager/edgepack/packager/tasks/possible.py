@@ -19,7 +19,8 @@ def possible_tasks(values: Sequence[Tensor]) -> tuple[str, ...]:
     is_map = first.ndim > 2 and not is_row(values)
     if first.dtype.kind != "f":
         classes = ("segmentation", "classification") if is_map else ("classification",)
-        return (*classes, "values")
+        has_texts = len({value.shape for value in values}) > 1
+        return (*classes, *(["transcript"] if has_texts else []), "values")
     flat = np.concatenate([value.ravel() for value in values])
     flat = flat[np.isfinite(flat)]
     is_signed = bool((flat < 0.0).any() and (flat > 0.0).any())

@@ -37,11 +37,6 @@ _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DO
 _FEWEST_CLASSES = 8
 """Ten digits and a blank are a reader's fewest."""
 
-_WHOLE = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
-
-_SAYS = frozenset({"Loop", "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"})
-"""Operators that say a text to its end: one token after the other."""
-
 _CHARACTERS = "character"
 
 _BESIDE = (1, 2)
@@ -59,17 +54,11 @@ def with_text_head(
         source: The model.
         declarations: Declared outputs; an output declared otherwise is not a head.
     """
-    is_float = {spec.name: spec.dtype.startswith("float") for spec in source.outputs}
     for name, entry in declarations.items():
         if entry.task == "text":
-            head = TextHead(
-                output=name,
-                blank=entry.blank,
-                is_of_tokens=not is_float[name],
-                source="declared",
-            )
+            head = TextHead(output=name, blank=entry.blank, source="declared")
             return source.with_parts(head.part)
-    if not any(len(spec.shape) == _RANK or "int" in spec.dtype for spec in source.outputs):
+    if not any(len(spec.shape) == _RANK for spec in source.outputs):
         return source
     metadata = {entry.key: entry.value for entry in source.model.metadata_props}
     with contextlib.suppress(shape_inference.InferenceError):
@@ -91,12 +80,6 @@ def find_texts(head: TextHead, expected: Sequence[Outputs]) -> Findings:
     """
     settled = settle(head, expected)
     if settled is None and head.source == "declared":
-        if head.is_of_tokens:
-            raise BuildError(
-                f"output {head.output!r} is declared as text, but does not hold whole numbers",
-                found_in=f"[outputs.{toml_key(head.output)}]",
-                remedy="leave task = 'text' out: edgepack recognizes the task",
-            )
         raise BuildError(
             f"output {head.output!r} is declared as text, but its values show no blank class, "
             "or no class of that number"
@@ -123,8 +106,8 @@ def _ask(head: TextHead) -> str:
 def _describe(head: TextHead, expected: Sequence[Outputs]) -> tuple[str, ...]:
     """Describe the evaluation of variants, and whether there is text to read."""
     texts = [read_text(head, outputs) for outputs in expected]
-    how = "token by token"
-    if not head.is_of_tokens:
+    how = "character by character"
+    if head.blank is not None:
         how = f"step by step, with class {head.blank} as the blank"
     notes = [
         f"A reader: '{head.output}' tells text {how} ({_TOLD[head.source]}). A variant is judged "
@@ -149,12 +132,6 @@ def find_text_head(
         ignored: Outputs with a known meaning.
     """
     index = index_graph(graph)
-    if any(node.op_type in _SAYS for node in graph.node):
-        tokens = [
-            name for name in index.outputs if name not in ignored and _may_be_said(index, name)
-        ]
-        if len(tokens) == 1:
-            return TextHead(output=tokens[0], is_of_tokens=True)
     rows = [
         name
         for name in index.outputs
@@ -183,13 +160,6 @@ def read_characters(metadata: Mapping[str, str], classes: int | None) -> tuple[s
     if not listed or classes is None or classes - len(listed) not in _BESIDE:
         return ()
     return tuple(["", *listed, " "][:classes])
-
-
-def _may_be_said(index: GraphIndex, name: str) -> bool:
-    """Return whole numbers of which nobody knows how many there are."""
-    shape = index.shapes.get(name, ())
-    is_row = len(shape) in (1, 2) and shape[-1] is None and all(s in (1, None) for s in shape[:-1])
-    return is_row and index.types.get(name) in _WHOLE
 
 
 def _may_be_steps(shape: tuple[int | None, ...]) -> bool:

@@ -1,0 +1,1 @@
+"""Evaluates texts that a model writes token by token: transcripts, translations, summaries."""

@@ -1,0 +1,1 @@
+"""Recognizes texts of tokens, and the words of a vocabulary."""
