@@ -102,8 +102,9 @@ def test_operator_that_cannot_hide_padding_is_named(pool: str, named: str) -> No
 
 def test_mask_with_a_hole_is_found_on_samples(tmp_path: Path) -> None:
     free, shape = _model(), (1, 3, 4, 64)
-    onnx.save(free, tmp_path / "free.onnx")
-    stage = StageSource(name="read", path=tmp_path / "free.onnx", shapes={"x": shape})
+    path = tmp_path / "free.onnx"
+    onnx.save(free, path)
+    stage = StageSource(name="read", path=path, given=path, shapes={"x": shape})
     mask = np.zeros((1, 1, 1, 64), np.float32)
     mask[..., :48] = 1
     x = np.random.default_rng(3).normal(0, 1, shape).astype(np.float32) * mask
