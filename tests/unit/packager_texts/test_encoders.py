@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -136,3 +137,22 @@ def test_encoders_that_devices_cannot_use_for_texts_are_named(folder: Path, tmp_
     broken = "modules.json cannot be read"
     assert broken in said(lambda one: (one / "modules.json").write_text("{"))
     assert "vectors" not in said(lambda one: (one / "tokenizer.json").unlink())
+
+
+def test_golden_texts_without_a_limit_compare_tokens_alone(folder: Path, tmp_path: Path) -> None:
+    source = open_folder(folder, tmp_path)
+    session = open_model_file(folder / "model.onnx", threads=1)
+    vectors = TextVectors(
+        source.encoder.described, source.inputs, source.encoder.tokenizer.read_bytes()
+    )
+    golden = source.encoder.golden_texts(source.inputs, session.run)
+
+    def spoiled(feeds: Any) -> Any:
+        return {name: -value for name, value in session.run(feeds).items()}
+
+    right, because = compare_texts(vectors, golden, spoiled, least=None)
+    assert right
+    assert "vectors are not evaluated" in because
+    wrong = [msgspec.structs.replace(golden[0], tokens=[*golden[0].tokens, 5])]
+    assert not compare_texts(vectors, wrong, spoiled, least=None)[0]
+    assert not compare_texts(vectors, golden, spoiled, least=0.99)[0]
