@@ -47,7 +47,7 @@ def cases(work: Path) -> Iterator[Case]:
     """
     for name, half, path, shape, axes in _models(work):
         folder = Path(tempfile.mkdtemp(dir=work))
-        stage = StageSource(name=name, path=path, shapes={"x": shape})
+        stage = StageSource(name=name, path=path, given=path, shapes={"x": shape})
         masked = add_padding_mask(load_model(path), "x", shape, axes)
         whole = folder / "whole.onnx"
         save_model(masked, whole)

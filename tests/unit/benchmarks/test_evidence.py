@@ -9,7 +9,15 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks.evidence.constants import FOLDERS, LIST, ROOT, Constant, find_faults, read_list
+from benchmarks.evidence.constants import (
+    FOLDERS,
+    LIST,
+    ROOT,
+    Constant,
+    find_constants,
+    find_faults,
+    read_list,
+)
 from benchmarks.evidence.known import QUESTIONS, Case, ask
 from benchmarks.evidence.measuring import measure
 from benchmarks.evidence.page import Evidence, page
@@ -22,14 +30,14 @@ def test_each_constant_that_decides_a_verdict_is_listed() -> None:
     assert find_faults() == []
 
 
-@pytest.fixture(scope="module")
-def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the sources, in which every constant is listed."""
-    root = tmp_path_factory.mktemp("copied")
+def test_a_planted_constant_of_each_folder_is_a_fault(tmp_path: Path) -> None:
     for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, root / folder)
-    assert find_faults(root) == []
-    return root
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    files = [min((tmp_path / folder).rglob("*.py")) for folder in FOLDERS]
+    for file in files:
+        file.write_text(f"{file.read_text()}\n_PLANTED = 0.37\n")
+    keys = sorted(f"{file.relative_to(tmp_path)}:_PLANTED" for file in files)
+    assert [fault.split()[0] for fault in find_faults(tmp_path)] == keys
 
 
 @pytest.mark.parametrize(
@@ -48,16 +56,11 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("_PLANTED = ('a', 1)", False),
     ],
 )
-def test_a_planted_constant_is_found(line: str, is_constant: bool, copied: Path) -> None:
-    files = [min((copied / folder).rglob("*.py")) for folder in FOLDERS]
-    contents = [file.read_text() for file in files]
-    for file, content in zip(files, contents, strict=True):
-        file.write_text(f"{content}\n{line}\n")
-    faults = find_faults(copied)
-    for file, content in zip(files, contents, strict=True):
-        file.write_text(content)
-    keys = sorted(f"{file.relative_to(copied)}:_PLANTED" for file in files)
-    assert [fault.split()[0] for fault in faults] == keys * is_constant
+def test_a_planted_constant_is_found(line: str, is_constant: bool, tmp_path: Path) -> None:
+    file = tmp_path / FOLDERS[0] / "planted.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"{line}\n")
+    assert [one.name for one in find_constants(tmp_path)] == ["_PLANTED"] * is_constant
 
 
 def test_constants_of_known_answers_are_measured() -> None:
@@ -121,9 +124,12 @@ def test_a_changed_constant_changes_verdicts(
         assert before[place].accepted[place]
         assert not before[place].accepted[broken]
     perfect = Constant("agent/edgepack/tasks/contract.py", "LOSS", 0.01)
-    module = "benchmarks.evidence.measuring"
-    monkeypatch.setattr(f"{module}.find_constants", lambda: iter([perfect]))
-    monkeypatch.setattr(f"{module}.read_list", lambda: {"measured": {perfect.key: "…"}})
+    package = "benchmarks.evidence"
+    monkeypatch.setattr(f"{package}.measuring.find_constants", lambda: iter([perfect]))
+    for module in ("measuring", "page"):
+        monkeypatch.setattr(
+            f"{package}.{module}.read_list", lambda: {"measured": {perfect.key: "…"}}
+        )
     measured = measure([recording, declared])
     assert [name.split()[1] for name in measured.effects] == ["x0.5", "x2"]
     assert tuple(recording.judge()) == before

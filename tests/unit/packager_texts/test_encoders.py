@@ -148,7 +148,7 @@ def test_golden_texts_without_a_limit_compare_tokens_alone(folder: Path, tmp_pat
     golden = source.encoder.golden_texts(source.inputs, session.run)
 
     def spoiled(feeds: Any) -> Any:
-        return {name: -value for name, value in session.run(feeds).items()}
+        return {name: np.negative(value) for name, value in session.run(feeds).items()}
 
     right, because = compare_texts(vectors, golden, spoiled, least=None)
     assert right
