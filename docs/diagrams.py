@@ -1,6 +1,7 @@
 """Draws the site's Mermaid diagrams as it is built, so that no page loads a script for them.
 
-A hook of MkDocs; see `hooks` in mkdocs.yml. A drawing takes ten seconds, so it is kept in `.cache`.
+A hook of MkDocs; see `hooks` in mkdocs.yml. A drawing takes ten seconds, so it is kept in
+`docs/drawn`, under version control: `make docs` draws what has changed, and removes nothing.
 """
 
 import hashlib
@@ -9,9 +10,7 @@ import re
 from importlib.metadata import version
 from pathlib import Path
 
-import mermaidx
-
-CACHE = Path(".cache/diagrams")
+KEPT = Path(__file__).with_name("drawn")
 _FENCE = re.compile(r'<pre class="diagram"><code>(.*?)</code></pre>', re.DOTALL)
 _SETTINGS = {"htmlLabels": False, "flowchart": {"htmlLabels": False}}
 """Labels as text of the drawing: as HTML in it they would be cut where a reader's font is wider."""
@@ -28,10 +27,16 @@ def draw(source: str) -> str:
     Args:
         source: Mermaid.
     """
-    identity = f"{version('mermaidx')} {_SETTINGS} {source}"
-    kept = CACHE / f"{hashlib.sha256(identity.encode()).hexdigest()}.svg"
+    kept = KEPT / name_of(source)
     if not kept.exists():
+        import mermaidx  # type: ignore[import-untyped]
+
         diagram = mermaidx.render(source, theme="neutral", config=_SETTINGS)
-        CACHE.mkdir(parents=True, exist_ok=True)
         kept.write_text(diagram.svg(), encoding="utf-8")
     return f'<figure class="diagram">{kept.read_text(encoding="utf-8")}</figure>'
+
+
+def name_of(source: str) -> str:
+    """Return the file name of a drawing: another version of the tool draws again."""
+    identity = f"{version('mermaidx')} {_SETTINGS} {source.strip()}"
+    return f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.svg"
