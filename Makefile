@@ -12,8 +12,8 @@ RELEASE_VENV := .venv-release
 BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 # Every file that an environment installs is checked against the hash that `make pins` wrote.
-# pyhocon is on the index as a source archive alone.
-PIP_INSTALL_PINNED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary :all: --no-binary pyhocon --requirement requirements
+# pyhocon is on the index as a source archive alone. Modules are compiled as they are imported: most never are.
+PIP_INSTALL_PINNED := $(PIP_INSTALL) --no-compile --require-hashes --no-deps --only-binary :all: --no-binary pyhocon --requirement requirements
 PIP_INSTALL_CLONE := $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 READY := $(VENV)/.ready
 DEVELOP_GROUPS := build test browser api texts oidc check demo docs
