@@ -168,6 +168,14 @@ def test_answers_judge_both_models() -> None:
     assert "19 of 20 texts equal" in worse.notes[1]
 
 
+def test_answers_that_the_float_model_gets_wrong_do_not_decide() -> None:
+    own = _outputs(*[[1, 2, 3, 4]] * 20)
+    answers, broken = _outputs(*[[7, 8, 9, 4]] * 20), _outputs(*[[5, 6, 5, 4]] * 20)
+    found = measure_with_answers(_PLAIN, answers, own, broken)
+    assert found.value == pytest.approx(0.25)
+    assert "token error is 0.7500 against 20 answers with 80 tokens" in found.notes[0]
+
+
 def _generator(folder: Path) -> Path:
     """Says what goes in, number by number, in a loop."""
     text = """<ir_version: 8, opset_import: ["": 17]> says (int64[N] heard) => (int64[M] said) {

@@ -16,6 +16,10 @@ from edgepack.tasks.transcript.measure import NAME, SCALES, TASK, count_edits
 from edgepack.tasks.transcript.words import WordReader
 from edgepack.text import counted
 
+_LEAST_RIGHT = 0.5
+"""Word accuracy of the float model from which answers decide: with most words wrong, as of a
+translation with other right words, answers hardly tell a broken variant."""
+
 
 def encode_answers(
     part: TaskOutputs,
@@ -57,10 +61,12 @@ def measure_with_answers(
         answers, expected, got: The user's answers, the float model's outputs and the variant's.
 
     Returns:
-        The agreement: the variant may have `LOSS` more errors than the float model.
+        The agreement: the variant may have `LOSS` more errors than the float model. Where the float
+        model has most words of the answers wrong, its own texts decide.
     """
     compared = TASK.open(part, expected).measure(got)
     reader = WordReader(part)
+    unit = reader.unit
     wanted, own, have = (
         [reader.read(one.get(part.outputs[0])) for one in outputs]
         for outputs in (answers, expected, got)
@@ -73,23 +79,29 @@ def measure_with_answers(
     )
     more = [new - old for new, old in zip(after, before, strict=True)]
     best, value = 1.0 - sum(before) / sum(sizes), 1.0 - sum(after) / sum(sizes)
+    count = counted(sum(map(len, wanted)), unit)
+    if best < _LEAST_RIGHT:
+        note = (
+            f"The float model's {unit} error is {format_metric(1.0 - best)} against "
+            f"{counted(len(answers), 'answer')} with {count}: they say little of a variant, so "
+            "the float model's texts decide."
+        )
+        return replace(compared, notes=(note, *compared.notes))
     changed = [abs(one) for one in more]
     low_of_changed = share_low(1.0 - sum(changed) / sum(sizes), independent(changed, sizes))
     lost_at_most = 1.0 - min(kept_low(more, sizes), low_of_changed)
-    unit, scale = reader.unit, SCALES[reader.unit]
     words = (
         f"{unit} error {format_metric(1.0 - value)}, float model {format_metric(1.0 - best)} "
         f"against the answers (at most {format_metric(max(lost_at_most, 0.0))} more with "
         "95 % confidence)"
     )
     measure = Measure(
-        scale=Scale(metric=scale.metric, least=best - LOSS, best=best),
+        scale=Scale(metric=SCALES[unit].metric, least=best - LOSS, best=best),
         value=value,
         low=best - lost_at_most,
         words=words,
         may_differ=one_miss(int(sum(sizes))),
     )
-    count = counted(sum(map(len, wanted)), unit)
     note = f"{counted(len(answers), 'answer')} with {count}: {words}."
     return agree(
         NAME,
