@@ -40,6 +40,21 @@ def run_step(step: Step, values: Mapping[str, Value], shapes: Shapes) -> dict[st
         ValueError: A tensor has another rank or size than the step needs.
     """
     given = [values[name] for name in step.reads]
+    try:
+        return _run_step(step, given, shapes)
+    except (IndexError, TypeError, ValueError) as error:
+        told = ", ".join(map(_describe, step.reads, given))
+        raise ValueError(f"{step.words} does not fit its tensors, {told}: {error}") from error
+
+
+def _describe(name: str, value: Value) -> str:
+    """Return the name of a tensor and its shape, or the number of the list's tensors."""
+    if isinstance(value, list):
+        return f"{name} a list of {len(value)}"
+    return f"{name} {list(value.shape)}"
+
+
+def _run_step(step: Step, given: Sequence[Value], shapes: Shapes) -> dict[str, Value]:
     if isinstance(step, Ctc):
         return _read_texts(step, given[0] if isinstance(given[0], list) else [given[0]])
     lists = [value for value in given if isinstance(value, list)]

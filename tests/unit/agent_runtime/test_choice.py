@@ -84,6 +84,7 @@ def test_a_wanted_simulator_serves_though_its_time_is_long() -> None:
 def test_a_simulator_that_nobody_wants_does_not_win_by_its_time() -> None:
     choice = decide(probe("npu", QNN, 0.001), probe("cpu", CPU, 50.0))
     assert choice.chosen == "cpu"
+    assert "the only candidate that is right and not simulated: 50 ms" in choice.because
 
 
 def test_a_simulator_serves_when_nothing_real_is_right() -> None:

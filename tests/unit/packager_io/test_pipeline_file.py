@@ -1,24 +1,29 @@
 """A pipeline's file: what is rejected, with the stage, the tensor and the numbers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.stages.float_pipeline import FloatPipeline, open_pipeline_samples
-from edgepack.packager.stages.pipeline_file import read_pipeline
+from edgepack.packager.stages.pipeline_file import StageSource, read_pipeline
 from edgepack.packager.stages.plans import plan_variants
+from edgepack.packager.stages.stage_shapes import LargestInputs
 from edgepack.stages.wiring import StageWiring, Wiring, order_nodes
 from tests.simulators.pipelines import pipeline_of_two
 
 _RESIZE = '[[step]]\nkind = "resize"\ninput = "middle"\noutput = "b"\n'
 
 
-def save_graph(path: Path, size: int = 4, dtype: int = TensorProto.FLOAT) -> None:
-    """Write a graph `y = x + x` of [1, size]."""
-    ends = [helper.make_tensor_value_info(name, dtype, [1, size]) for name in "xy"]
+def save_graph(
+    path: Path, size: int = 4, dtype: int = TensorProto.FLOAT, sizes: Sequence[int | str] = ()
+) -> None:
+    """Write a graph `y = x + x` of [1, size], or of other sizes."""
+    ends = [helper.make_tensor_value_info(name, dtype, sizes or [1, size]) for name in "xy"]
     node = helper.make_node("Add", ["x", "x"], ["y"], name="add")
     graph = helper.make_graph([node], path.stem, ends[:1], ends[1:])
     opsets = [helper.make_opsetid("", 17)]
@@ -122,6 +127,82 @@ def test_stages_that_do_not_fit_each_other_are_rejected(
     with pytest.raises(BuildError) as caught:
         FloatPipeline(read_pipeline(write(folder), folder))
     assert all(fact in str(caught.value) for fact in facts), caught.value
+
+
+_PAGES = """
+[pipeline]
+task = "values"
+outputs = ["map"]
+[inputs.picture]
+[[step]]
+kind = "resize"
+input = "picture"
+output = "page"
+least_side = 64
+[[stage]]
+name = "see"
+model = "see.onnx"
+inputs = { x = "page" }
+outputs = { y = "map" }
+shape = { SHAPE }
+"""
+
+
+def write_pages(folder: Path, shape: str) -> Path:
+    """Write a pipeline whose stage takes pages of any size."""
+    save_graph(folder / "see.onnx", sizes=["n", 3, "h", "w"])
+    path = folder / "pages.toml"
+    path.write_text(_PAGES.replace("SHAPE", shape))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("shape", "facts"),
+    [
+        ("x = [1, 3, 64, 0]", ("stage[see].shape.x[3]", ">= 1")),
+        ("x = [1, 3, -64, 64]", ("stage[see].shape.x[2]", ">= 1")),
+        ("x = [1, 3, 64]", ("input 'x'", "stage 'see'", "[1, 3, 64]", "[n, 3, h, w]")),
+        ("x = [1, 1, 64, 64]", ("[1, 1, 64, 64]", "[n, 3, h, w]")),
+        ("x = [2, 3, 64, 64]", ("[2, 3, 64, 64]", "[1, 3, ?, ?]")),
+        ("z = [1, 3, 64, 64]", ("no input 'z'", "its inputs are x")),
+        ("x = [1, 3, 64, 100000000]", ("19,200,000,000 values", "268,435,455")),
+    ],
+)
+def test_shapes_that_do_not_fit_are_rejected_before_anything_runs(
+    tmp_path: Path, shape: str, facts: tuple[str, ...]
+) -> None:
+    path = write_pages(tmp_path, shape)
+    with pytest.raises(BuildError) as caught:
+        FloatPipeline(read_pipeline(path, tmp_path))
+    assert all(fact in str(caught.value) for fact in (str(path), *facts)), caught.value
+
+
+def test_a_profile_with_fixed_shapes_asks_for_the_shape_of_the_stage(tmp_path: Path) -> None:
+    source = read_pipeline(write_pages(tmp_path, ""), tmp_path)
+    with pytest.raises(BuildError, match=r"shape = { x = \[1, 3, …, …\] }.*'see'"):
+        FloatPipeline(source).check_fixed(source.stages[0], "qnn-htp")
+
+
+def test_pages_that_a_fixed_shape_shrinks_are_counted(tmp_path: Path) -> None:
+    path = write_pages(tmp_path, "x = [1, 3, 64, 128]")
+    floats = FloatPipeline(read_pipeline(path, tmp_path))
+    pages = [np.full((1, 32, width, 3), 9, np.uint8) for width in (40, 64, 96)]
+    floats.run([{"picture": page} for page in pages], "reading", lambda _: None)
+    (told,) = floats.largest.describe("see")
+    assert "[1, 3, 64, 128]" in told
+    assert "1 of its 3 held-out inputs are larger, up to [1, 3, 64, 192]" in told
+    assert floats.largest.describe("read") == []
+
+
+def test_padding_of_lines_that_go_together_is_not_counted() -> None:
+    stage = StageSource(name="read", path=Path("r"), given=Path("r"), shapes={"x": (1, 3, 48, 320)})
+    largest = LargestInputs([stage])
+    for width in (300, 500):
+        line = np.zeros((1, 3, 48, 500), np.float32)
+        line[..., :width] = 1
+        largest.note("read", {"x": line})
+    (told,) = largest.describe("read")
+    assert "1 of its 2 held-out inputs are larger, up to [1, 3, 48, 500]" in told
 
 
 def test_samples_are_real_and_complete(folder: Path) -> None:

@@ -15,11 +15,13 @@ from edgepack.stages.steps import Value, run_step
 from edgepack.stages.text_boxes import find_text
 from edgepack.stages.wiring import (
     Boxes,
+    Crop,
     Ctc,
     Keep,
     PipelineInput,
     Resize,
     StageWiring,
+    Step,
     Turn,
     Wiring,
 )
@@ -150,6 +152,33 @@ def test_lines_that_go_together_have_one_width_and_fixed_graphs_get_theirs() -> 
     assert np.shape(whole["x"]) == (1, 3, 80, 100)
     np.testing.assert_allclose(np.asarray(whole["s"], np.float64), 1.25)
     assert np.asarray(whole["x"])[0, 0, 50:].max() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (
+            Crop(input="p", boxes="m", output="l"),
+            r"step 'crop' of 'p'.* p \[1, 8, 8, 3\], m \[1, 1",
+        ),
+        (Keep(inputs=("b",), outputs=("k",), by="m"), r"'keep'.* b \[2, 4, 2\], m \[1, 1, 8, 8\]"),
+        (
+            Boxes(input="p", scaled="s", picture="p", output="f"),
+            r"'boxes'.* p \[1, 8, 8, 3\], s \[2\]",
+        ),
+        (Keep(inputs=("l",), outputs=("k",), by="s"), r"'keep'.* l a list of 1, s \[2\]"),
+    ],
+)
+def test_step_with_a_wrong_tensor_names_the_step_and_the_shapes(step: Step, told: str) -> None:
+    values: dict[str, Value] = {
+        "p": np.zeros((1, 8, 8, 3), np.uint8),
+        "m": np.zeros((1, 1, 8, 8), np.float32),
+        "b": np.zeros((2, 4, 2), np.float32),
+        "s": np.ones(2, np.float32),
+        "l": [np.zeros((1, 8, 8, 3), np.uint8)],
+    }
+    with pytest.raises(ValueError, match=told):
+        run_step(step, values, {})
 
 
 def test_only_a_sure_classifier_turns_a_line() -> None:

@@ -58,7 +58,7 @@ def choose(
         because = f"{_name(chosen)} is wanted and right; it is simulated, so its time says nothing"
     elif real:  # 3
         chosen = _fastest(real, config.wanted, preference)
-        because = _why_fastest(chosen, real)
+        because = _why_fastest(chosen, real, is_simulated=len(right) > len(real))
     else:  # 4
         chosen = _first(right, preference)
         because = f"{_name(chosen)} is right and no real provider is; it is simulated here"
@@ -137,12 +137,13 @@ def _name(probe: ProbeResult) -> str:
     return f"{probe.variant} on {probe.provider}"
 
 
-def _why_fastest(chosen: ProbeResult, real: Sequence[ProbeResult]) -> str:
+def _why_fastest(chosen: ProbeResult, real: Sequence[ProbeResult], *, is_simulated: bool) -> str:
     times = _Times(real)
     own = times.words(chosen)
     others = sorted((probe for probe in real if probe is not chosen), key=times.of)
     if not others:
-        return f"{_name(chosen)} is the only candidate that is right: {own}"
+        kind = "right and not simulated" if is_simulated else "right"
+        return f"{_name(chosen)} is the only candidate that is {kind}: {own}"
     against = ", ".join(f"{times.words(probe)} of {_name(probe)}" for probe in others)
     if times.of(others[0]) <= times.of(chosen):
         return f"{_name(chosen)} is preferred among equally fast: {own}, {against}"

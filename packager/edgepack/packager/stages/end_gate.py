@@ -243,10 +243,13 @@ class EndGate:
             notes=(
                 f"Stages: {words}.",
                 *notes,
-                *self._builder.describe_stages(stages),
+                *self._builder.describe_stages(stages, plan.profiles),
                 *trial.agreement.notes,
             ),
-            timed_notes=(f"A sample took {trial.ran.latency_ms:.0f} ms here from end to end.",),
+            timed_notes=(
+                f"A sample took {trial.ran.latency_ms:.0f} ms here from end to end"
+                f"{', partly on a simulator' if provider in self._simulators else ''}.",
+            ),
         )
 
 

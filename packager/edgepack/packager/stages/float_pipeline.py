@@ -23,7 +23,14 @@ from edgepack.packager.samples.files import RANDOM_PREFIX
 from edgepack.packager.samples.prompts import SUFFIX, read_texts
 from edgepack.packager.stages.cache_check import check_caches
 from edgepack.packager.stages.fixed_stages import CroppedSession, FixedStage
-from edgepack.packager.stages.pipeline_file import PipelineSource
+from edgepack.packager.stages.pipeline_file import PipelineSource, StageSource
+from edgepack.packager.stages.stage_shapes import (
+    LargestInputs,
+    check_fixed,
+    check_shapes,
+    format_sizes,
+    sizes_differ,
+)
 from edgepack.pictures.prepare import load_page
 from edgepack.sound.features import prepare_start
 from edgepack.sound.waves import Sound, open_sound
@@ -252,6 +259,11 @@ class FloatPipeline:
                 ) from error
         _check_joints(source, self._graphs)
         self.session = PipelineSession(source.wiring, self._graphs, CPU_PROVIDER)
+        self.largest = LargestInputs(source.stages)
+
+    def check_fixed(self, stage: StageSource, profile: str) -> None:
+        """Check that a profile with fixed shapes finds those of a stage; see `check_fixed`."""
+        check_fixed(stage, self._graphs[stage.name].inputs, profile)
 
     def run(
         self, samples: Sequence[Mapping[str, Tensor]], what: str, progress: Progress
@@ -259,7 +271,7 @@ class FloatPipeline:
         """Return the outputs for samples."""
         made = []
         for number, feeds in enumerate(samples):
-            made.append(self._run(self.session, feeds))
+            made.append(self._run(self.session, feeds, self.largest.note))
             progress(BuildStep(what=what, done=number + 1, total=len(samples)))
         return tuple(made)
 
@@ -389,18 +401,18 @@ def _check_joints(source: PipelineSource, graphs: Mapping[str, Session]) -> None
             if tensor not in known:
                 continue
             dtype, shape = known[tensor]
-            differs = len(shape) != len(one.shape) or any(
-                isinstance(have, int) and isinstance(want, int) and have != want
-                for have, want in zip(shape, one.shape, strict=True)
-            )
-            if dtype != one.dtype or differs:
+            if dtype != one.dtype or sizes_differ(shape, one.shape):
                 raise BuildError(
-                    f"the tensor '{tensor}' is {dtype} {_sizes(shape)}, and input '{one.name}' of "
-                    f"stage '{stage.name}' takes {one.dtype} {_sizes(one.shape)}",
+                    f"the tensor '{tensor}' is {dtype} {format_sizes(shape)}, and input "
+                    f"'{one.name}' of stage '{stage.name}' takes {one.dtype} "
+                    f"{format_sizes(one.shape)}",
                     found_in=str(source.path),
                     remedy="wire a tensor of the same type and shape, or export one of the graphs "
                     "again",
                 )
+        given = {name: known[one][1] for name, one in stage.inputs.items() if one in known}
+        (graph,) = (one for one in source.stages if one.name == stage.name)
+        check_shapes(source.path, graph, graphs[stage.name].inputs, given)
 
 
 def _find_cached(
@@ -414,7 +426,3 @@ def _find_cached(
         for name, own in other.loop.cache.first.items()
         if own in outputs[other.name]
     }
-
-
-def _sizes(shape: Sequence[int | str]) -> str:
-    return f"[{', '.join(str(size) or '?' for size in shape)}]"

@@ -91,7 +91,7 @@ class StageSection(_Section, frozen=True, kw_only=True):
     model: str
     inputs: dict[str, TensorName] = {}
     outputs: dict[str, TensorName] = {}
-    shape: dict[str, tuple[int, ...]] = {}
+    shape: dict[str, tuple[Annotated[int, msgspec.Meta(ge=1)], ...]] = {}
     loop: Loop | None = None
 
 

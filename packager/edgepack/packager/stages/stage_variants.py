@@ -62,6 +62,7 @@ class StageBuilder:
         self._deadline, self._count = deadline, count
         self._built: dict[tuple[str, str], PreparedVariant] = {}
         self._fixed: dict[str, FixedStage] = {}
+        self._of_fixed: set[tuple[str, str]] = set()
         self._recorded: dict[tuple[str, str], Path] = {}
 
     def build(self, stage: str, profile: str) -> PreparedVariant:
@@ -76,15 +77,22 @@ class StageBuilder:
             found = self._built[stage, profile] = self._build(stage, profile)
         return found
 
-    def describe_stages(self, stages: Mapping[str, str]) -> Iterator[str]:
-        """Yield why stages read padding as pixels, or ship their float model.
+    def describe_stages(
+        self, stages: Mapping[str, str], profiles: Mapping[str, str]
+    ) -> Iterator[str]:
+        """Yield why stages read padding as pixels, shrink inputs, or ship their float model.
 
         Args:
             stages: By stage the name of its variant.
+            profiles: By stage the profile that the variant was asked for.
         """
-        for stage, fixed in self._fixed.items():
-            if fixed.because and stages.get(stage) != FLOAT_PROFILE:
-                yield f"Stage '{stage}' reads padding as pixels: {fixed.because}."
+        for stage, profile in profiles.items():
+            if (stage, profile) not in self._of_fixed:
+                continue
+            because = self._fixed[stage].because
+            if because and stages.get(stage) != FLOAT_PROFILE:
+                yield f"Stage '{stage}' reads padding as pixels: {because}."
+            yield from self._floats.largest.describe(stage)
         for (stage, _), prepared in self._built.items():
             if prepared.float_because and stages.get(stage) == prepared.name:
                 yield f"Stage '{stage}', {prepared.name}: {prepared.float_because}"
@@ -95,7 +103,12 @@ class StageBuilder:
         name = settings.name
         folder = self._work / f"{stage}.{name}"
         folder.mkdir(parents=True)
-        fixed = self._fix(graph) if graph.shapes and settings.limits.static_shapes else None
+        is_fixed = settings.limits.static_shapes
+        if is_fixed:
+            self._floats.check_fixed(graph, name)
+        fixed = self._fix(graph) if graph.shapes and is_fixed else None
+        if fixed:
+            self._of_fixed.add((stage, profile))
         request = BuildRequest(
             model=fixed.path if fixed else graph.path,
             output=folder / f"{stage}-{self._request.version}",
