@@ -12,6 +12,7 @@ LIST = Path(__file__).with_name("constants.toml")
 FOLDERS = (
     "agent/edgepack/agent/generation",
     "agent/edgepack/agent/runtime",
+    "agent/edgepack/agent/server",
     "agent/edgepack/agent/serving",
     "agent/edgepack/agent/telemetry",
     "agent/edgepack/agent/update",
