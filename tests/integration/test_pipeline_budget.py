@@ -162,6 +162,64 @@ def test_keep_going_publishes_the_variants_that_hold(folder: Path, key: Path) ->
     assert "stage 'second'" in refused["problem"]
 
 
+_SEEN = """
+[pipeline]
+task = "values"
+outputs = ["seen"]
+[inputs.picture]
+[[step]]
+kind = "resize"
+input = "picture"
+output = "page"
+least_side = 32
+[[stage]]
+name = "see"
+model = "see.onnx"
+inputs = { x = "page" }
+outputs = { y = "seen" }
+shape = { x = [1, 3, 64, 128] }
+"""
+_FIXED = """
+[profile]
+name = "fixed"
+extends = "fp32"
+[limits]
+static_shapes = true
+"""
+
+
+def test_stage_that_is_float_for_its_padding_and_its_shape_is_told_so(
+    tmp_path: Path, key: Path
+) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3, 1, 1])
+    nodes = [
+        helper.make_node("AveragePool", ["x"], ["a"], "a", kernel_shape=[3, 3], pads=[1] * 4),
+        helper.make_node("GlobalAveragePool", ["a"], ["y"], "y"),
+    ]
+    graph = helper.make_graph(nodes, "see", [x], [y])
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "see.onnx")
+    (tmp_path / "pipeline.toml").write_text(_SEEN)
+    (tmp_path / "fixed.toml").write_text(_FIXED)
+    samples = tmp_path / "pages"
+    samples.mkdir()
+    rng = np.random.default_rng(5)
+    for number in range(24):
+        page = rng.integers(0, 256, (1, 32, 160 if number == 1 else 64, 3)).astype(np.uint8)
+        page[..., :2] //= number + 1
+        (samples / f"{number:02}.npz").write_bytes(encode_arrays({"picture": page}))
+    bundle = tmp_path / "seen-1.0.0"
+    profiles = [str(tmp_path / "fixed.toml")]
+    build(
+        tmp_path / "pipeline.toml", profiles=profiles, calibration=samples, key=key, output=bundle
+    )
+    report = (bundle / "report.json").read_text()
+    assert "Stage 'see' is float: with its profile fixed the pipeline kept" in report
+    assert "With fixed shapes, stage 'see' reads padding as pixels: AveragePool 'a'" in report
+    assert "1 of its 8 held-out inputs are larger, up to [1, 3, 32, 160]: they are shrunk" in report
+
+
 def test_budget_without_time_for_a_variant_is_named(folder: Path, key: Path) -> None:
     with pytest.raises(BuildError, match="the time of the build ended") as caught:
         _build(folder, key, 0.0, profiles=["fp32"], budget="0.001s")

@@ -24,7 +24,6 @@ from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.stages.fixed_stages import FixedStage, find_difference, fix_stage
 from edgepack.packager.stages.float_pipeline import FloatPipeline, PipelineSamples
 from edgepack.packager.stages.pipeline_file import (
-    FLOAT_PROFILE,
     PIPELINE_FILE,
     PipelineSource,
     StageSource,
@@ -89,9 +88,8 @@ class StageBuilder:
         for stage, profile in profiles.items():
             if (stage, profile) not in self._of_fixed:
                 continue
-            because = self._fixed[stage].because
-            if because and stages.get(stage) != FLOAT_PROFILE:
-                yield f"Stage '{stage}' reads padding as pixels: {because}."
+            if because := self._fixed[stage].because:
+                yield f"With fixed shapes, stage '{stage}' reads padding as pixels: {because}."
             yield from self._floats.largest.describe(stage)
         for (stage, _), prepared in self._built.items():
             if prepared.float_because and stages.get(stage) == prepared.name:
