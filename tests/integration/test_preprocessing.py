@@ -25,11 +25,11 @@ def _model(kind: str) -> Path:
 
 
 def _draw(folder: Path, kind: str) -> None:
-    """Write 24 lines of text on paper of several colours."""
+    """Write 12 lines of text on paper of several colours."""
     rng = np.random.default_rng(0)
     height, width = SIZES[kind]
     folder.mkdir()
-    for number in range(24):
+    for number in range(12):
         paper = tuple(int(value) for value in rng.integers(120, 256, 3))
         picture = Image.new("RGB", (width, height), paper)
         for top in range(4, height - 16, 40):
