@@ -18,7 +18,6 @@ from edgepack.fleet.documents.rollouts import RolloutView
 from edgepack.wire import topics
 from edgepack.wire.messages import decode, encode
 from edgepack.wire.orders import Desired
-from tests.integration.fleet.cluster import start_cluster
 from tests.integration.fleet.conftest import FleetProcess, Simulation
 from tests.integration.fleet.controller_processes import ControllerProcesses, controllers
 from tests.integration.fleet.postgresql import PostgreSQL
@@ -92,11 +91,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         access = BrokerAccess(url=request.getfixturevalue("mosquitto").url)
         yield Place(kind=MOSQUITTO, access=access, listener="listener")
         return
-    cluster = start_cluster(tmp_path / "nodes")
+    cluster = request.getfixturevalue("ejabberd")
     cluster.adopt(tmp_path / "fleet")
     listener = cluster.names[-1]
     yield Place(kind=EJABBERD, access=cluster.access(listener), listener=listener)
-    cluster.stop()
 
 
 @pytest.fixture
