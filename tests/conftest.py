@@ -25,6 +25,7 @@ def _keep_temporary_files_in_memory() -> None:
 _keep_temporary_files_in_memory()
 _RUNTIME = tempfile.TemporaryDirectory(prefix="edgepack-runtime-")
 os.environ["XDG_RUNTIME_DIR"] = _RUNTIME.name
+os.environ["PIP_NO_COMPILE"] = "no"  # pip's word for "do not": most modules are never imported
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
