@@ -277,44 +277,35 @@ class FloatPipeline:
 
     def record(
         self,
-        stage: str,
+        folders: Mapping[str, Path],
         samples: Sequence[Mapping[str, Tensor]],
-        fixed: FixedStage | None,
-        folder: Path,
-    ) -> int:
-        """Write what a graph is given for samples, an `.npz` file each.
+        fixed: FixedStage | None = None,
+    ) -> None:
+        """Write what graphs are given for samples, an `.npz` file each.
 
         Args:
-            stage: The stage.
+            folders: By stage its folder, which is created; at most `_MOST_A_STAGE` files, evenly
+                from all.
             samples: Inputs of the pipeline.
-            fixed: The stage with fixed shapes; None with free ones.
-            folder: Created; at most `_MOST_A_STAGE` files, evenly from all.
-
-        Returns:
-            Number of files.
+            fixed: A single stage with fixed shapes; None with free ones.
         """
         session = self.session
         if fixed is not None:
+            (stage,) = folders
             shapes = next(one.shapes for one in self._source.stages if one.name == stage)
             cropped = CroppedSession(self._graphs[stage], shapes, fixed.mask)
             graphs = {**self._graphs, stage: cropped}
             session = PipelineSession(self._source.wiring, graphs, CPU_PROVIDER)
-        folder.mkdir(parents=True)
-        thinned = _Thinned(folder)
+        for folder in folders.values():
+            folder.mkdir(parents=True)
+        thinned = {name: _Thinned(folder) for name, folder in folders.items()}
 
         def note(name: str, given: Mapping[str, Tensor]) -> None:
-            if name == stage:
-                thinned.add(given)
+            if name in thinned:
+                thinned[name].add(given)
 
         for feeds in samples:
             self._run(session, feeds, note)
-        if not thinned.kept:
-            raise BuildError(
-                f"stage '{stage}' is never run with the {len(samples)} samples for calibration",
-                found_in=str(self._source.path),
-                remedy="give samples that reach the stage",
-            )
-        return len(thinned.kept)
 
     def check_caches(self, samples: Sequence[Mapping[str, Tensor]]) -> None:
         """Check that each decoder with a cache continues the texts of its decoder.

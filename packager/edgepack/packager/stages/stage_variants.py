@@ -162,13 +162,26 @@ class StageBuilder:
         return self._fixed[graph.name]
 
     def _record(self, graph: StageSource, fixed: FixedStage | None) -> Path:
+        """Return the folder of what a stage is given; the pipeline runs once for all free shapes.
+
+        Raises:
+            BuildError: The stage is never run.
+        """
         kind = "free" if fixed is None else "masked" if fixed.mask else "fixed"
-        key = (graph.name, kind)
-        if key not in self._recorded:
-            folder = self._work / f"{graph.name}.samples-{kind}"
-            self._floats.record(graph.name, self._samples.calibration, fixed, folder)
-            self._recorded[key] = folder
-        return self._recorded[key]
+        if (graph.name, kind) not in self._recorded:
+            stages = [one.name for one in self._source.stages] if fixed is None else [graph.name]
+            folders = {name: self._work / f"{name}.samples-{kind}" for name in stages}
+            self._floats.record(folders, self._samples.calibration, fixed)
+            self._recorded |= {(name, kind): folder for name, folder in folders.items()}
+        folder = self._recorded[graph.name, kind]
+        if not any(folder.iterdir()):
+            raise BuildError(
+                f"stage '{graph.name}' is never run with the {len(self._samples.calibration)} "
+                "samples for calibration",
+                found_in=str(self._source.path),
+                remedy="give samples that reach the stage",
+            )
+        return folder
 
 
 def _prepare(request: BuildRequest, work: Path, progress: Progress) -> PreparedVariant:
