@@ -25,7 +25,7 @@ from tests.simulators.model_server import ModelServer
 from tests.unit.pictures.drawn import encoded
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "pages" / "pipeline.toml"
-_SMALL = 'fit = "page"\nleast_side = 320\n'
+_SMALL = 'fit = "page"\nleast_side = 224\n'
 _VARIANTS = """
 [[variant]]
 name = "npu-turns"
@@ -57,7 +57,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, key: Path) -> Path:
         shutil.copy(model, folder)
     text = _EXAMPLE.read_text().replace('output = "page"\n', f'output = "page"\n{_SMALL}')
     (folder / "fixed.toml").write_text(_FIXED)
-    (folder / "pipeline.toml").write_text(text.replace("736, 960", "320, 640") + _VARIANTS)
+    (folder / "pipeline.toml").write_text(text.replace("736, 960", "224, 448") + _VARIANTS)
     edgepack(
         *("build", folder, "--profile", "fp32", "--calibration", save_pages(folder / "samples")),
         *("--key", key, "-o", folder / "reader-1.0.0"),
@@ -125,7 +125,7 @@ def test_graphs_of_fixed_size_read_pages_as_rapidocr_reads_them(bundle: Path) ->
     manifest = decode_manifest((bundle / "manifest.json").read_bytes())
     variant = next(one for one in manifest.variants if one.name == "fixed")
     detect, _, read = (bundle / part.folder / part.model_file for part in variant.parts)
-    for model, shape in ((detect, [1, 3, 320, 640]), (read, [1, 3, 48, 640])):
+    for model, shape in ((detect, [1, 3, 224, 448]), (read, [1, 3, 48, 640])):
         first, mask = onnx.load(model, load_external_data=False).graph.input
         assert [size.dim_value for size in first.type.tensor_type.shape.dim] == shape
         assert mask.name == "x_mask"
