@@ -123,6 +123,21 @@ def test_a_simulator_s_time_is_not_kept(tmp_path: Path, key: PrivateKey) -> None
     assert here.latency_ms
 
 
+def test_a_simulator_has_more_time(
+    tmp_path: Path, key: PrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearse_module, "_TIMEOUT_S", 0.0)
+    facts = read_device_facts()
+    simulated = tuple(replace(provider, is_simulator=True) for provider in facts.providers)
+    pinned = PinnedToolchain(python=sys.executable, facts=replace(facts, providers=simulated))
+    bundle = make_bundle(tmp_path / "bundle", key, variants=("cpu",))
+    with ProviderProcess() as process:
+        rehearsal = rehearse(
+            bundle.folder, key.public_key(), process, silent, toolchains={"cpu": pinned}
+        )
+    assert rehearsal.by_variant["cpu"].ran
+
+
 def test_a_variant_that_gives_no_outputs_is_not_told_of_tolerances(
     tmp_path: Path, key: PrivateKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:

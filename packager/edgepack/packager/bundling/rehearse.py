@@ -43,7 +43,8 @@ from edgepack.wire.reports import Choice, DeviceFacts, ProbeResult
 
 _PROVIDERS = ProviderConfig(allow_simulator=True)
 _TIMEOUT_S = 300.0
-"""A simulator takes seconds an inference."""
+_SIMULATED_TIMEOUT_S = 1800.0
+"""QNN's simulator takes minutes for a page of text on a loaded machine."""
 
 TAIL_S = 5.0
 """What probes may take of a build whose time is used up: that of a trial's variant still runs."""
@@ -136,7 +137,10 @@ def rehearse(
         try:
             told = for_profile(progress, variant.name)
             base = bases.get(variant.name)
-            result = _probe(folder, variant, process, toolchain, told, deadline, base)
+            own = toolchain.facts if toolchain else facts
+            most_s = _SIMULATED_TIMEOUT_S if _is_simulated(variant, own) else _TIMEOUT_S
+            timeout_s = deadline.timeout_s(most_s)
+            result = _probe(folder, variant, process, toolchain, told, deadline, timeout_s, base)
         except OutOfTimeError:
             unprobed[variant.name] = _NO_TIME
             continue
@@ -189,8 +193,9 @@ def _probe_boards(
         progress(BuildStep(what=f"rehearsing on {board.name}", profile=variant.name))
         told = for_profile(progress, variant.name)
         long_enough = deadline.at_least(_TIMEOUT_S)
+        timeout_s = long_enough.timeout_s(_TIMEOUT_S)
         try:
-            result = _probe(folder, variant, board.process, None, told, long_enough)
+            result = _probe(folder, variant, board.process, None, told, long_enough, timeout_s)
         except BoardError as error:
             error.found_in = f"not proven: {variant.name}, in its rehearsal; no bundle was written"
             raise
@@ -229,6 +234,12 @@ def _match_elsewhere(
     }
 
 
+def _is_simulated(variant: Variant, facts: DeviceFacts) -> bool:
+    """Return True if a simulator runs a variant, or a stage of it."""
+    simulated = {one.name for one in facts.providers if one.is_simulator}
+    return not simulated.isdisjoint(one.provider for one in (variant, *variant.parts))
+
+
 def _rehearsed(
     probe: ProbeResult, facts: DeviceFacts, toolchain: PinnedToolchain | None
 ) -> Rehearsed:
@@ -255,9 +266,9 @@ def _probe(
     toolchain: PinnedToolchain | None,
     progress: Progress,
     deadline: Deadline,
+    timeout_s: float,
     base: BaseRelease | None = None,
 ) -> ProbeResult:
-    timeout_s = deadline.timeout_s(_TIMEOUT_S)
     if variant.name != process.subject:
         command = toolchain.command(MODULE) if toolchain else None
         process.start_anew(variant.name, command=command)
