@@ -38,6 +38,7 @@ agraph (float[batch, 3, height, width] x) => (float[batch, a, b] y, float[batch,
 }
 """
 _POOL = "small = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (bent)"
+_PADDED = "kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]"
 
 
 def _model(pool: str = _POOL, opset: int = 13) -> onnx.ModelProto:
@@ -56,10 +57,14 @@ def _run(model: onnx.ModelProto, feeds: dict[str, Singles]) -> list[Singles]:
     return list(session.run(None, feeds))
 
 
-@pytest.mark.parametrize("opset", [13, 17])
+@pytest.mark.parametrize(
+    ("opset", "pool"), [(13, _POOL), (17, _POOL), (17, f"small = MaxPool <{_PADDED}> (bent)")]
+)
 @pytest.mark.parametrize("width", [64, 63, 40, 9])
-def test_masked_graph_computes_what_the_free_graph_computes(width: int, opset: int) -> None:
-    free = _model(opset=opset)
+def test_masked_graph_computes_what_the_free_graph_computes(
+    width: int, opset: int, pool: str
+) -> None:
+    free = _model(pool, opset=opset)
     fixed = add_padding_mask(free, "x", (1, 3, 4, 64), (3,))
     onnx.checker.check_model(fixed)
     x = np.random.default_rng(width).normal(0, 1, (1, 3, 4, width)).astype(np.float32)
@@ -90,7 +95,8 @@ def test_masks_hide_padding_below_and_to_the_right() -> None:
 @pytest.mark.parametrize(
     ("pool", "named"),
     [
-        ("small = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (bent)", "MaxPool"),
+        (f"small = MaxPool <{_PADDED}> (wide)", "MaxPool 'small' pads its input"),
+        (f"small = AveragePool <{_PADDED}> (bent)", "AveragePool 'small' pads its input"),
         ("small = AveragePool <kernel_shape = [2, 2], ceil_mode = 1> (bent)", "rounds sizes up"),
         ('small = Resize <mode = "linear"> (bent, , half)', "mixes neighbours"),
     ],

@@ -5,7 +5,8 @@ pixels: a convolution at the edge sees biases in place of its own zeros, an aver
 count them. So a text recognizer drops spaces. The graph gets one more input, 1 for pixels and 0 for
 padding, and
 
-1. what a convolution slides over is 0 in the padding,
+1. what a convolution slides over is 0 in the padding, and so is what a MaxPool with pads of its own
+   takes, if no value is below 0,
 2. an average over the picture is divided by the share of pixels,
 3. a softmax over the picture adds a bias that hides the padding,
 4. outputs are 0 in the padding.
@@ -30,6 +31,7 @@ from edgepack.packager.source.fixed_inputs import fix_shapes
 from edgepack.stages.wiring import MASK_INPUT
 
 _RANK = 4
+_NOT_NEGATIVE = ("Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "Softplus")
 
 Shape = tuple[int, ...]
 
@@ -105,6 +107,12 @@ class _Masking:
         self._masked = {name}
         self._nodes: list[onnx.NodeProto] = []
         self._made: dict[tuple[object, ...], str] = {}
+        self._not_negative = {
+            name
+            for node in model.graph.node
+            if node.op_type in _NOT_NEGATIVE
+            for name in node.output
+        }
 
     def apply(self) -> onnx.ModelProto:
         """Return the changed model."""
@@ -143,11 +151,13 @@ class _Masking:
         pads = options.get("pads", [0] * 2 * count)
         if options.get("ceil_mode") or options.get("auto_pad", b"NOTSET") != b"NOTSET":
             raise UnmaskableError(f"{node.op_type} '{node.output[0]}' rounds sizes up")
-        if is_pool and any(pads):
+        is_hiding = node.op_type == "MaxPool" and given in self._not_negative
+        if is_pool and any(pads) and not is_hiding:
             raise UnmaskableError(f"{node.op_type} '{node.output[0]}' pads its input")
         spans = [(size - 1) * gap + 1 for size, gap in zip(kernel, apart, strict=True)]
         is_open = [axis + 2 in self._open[given] for axis in range(count)]
-        if not is_pool and any(s > 1 and yes for s, yes in zip(spans, is_open, strict=True)):
+        reaches = any(span > 1 and yes for span, yes in zip(spans, is_open, strict=True))
+        if reaches and (not is_pool or any(pads)):
             node.input[0] = self._hidden(given)
         self._nodes.append(node)
         mask = self._mask_of[given]
