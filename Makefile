@@ -31,7 +31,7 @@ export ORT_DISABLE_TELEMETRY := 1
 # tests takes 12 s of processor time instead of 5 s, the imports of `edgepack build` .8 s instead of .5 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-main test-openvino environments check bench bench-packager bench-unseen shipped-models bench-tasks evidence bench-fleet bench-gates bench-generative bench-serve bench-swaps bench-transfer bench-deltas bench-drift bench-watch conformance scan-operators docs screenshots release packages test-packages pins clean
+.PHONY: demo test test-main test-openvino environments check bench bench-packager bench-unseen shipped-models bench-tasks evidence bench-fleet bench-gates bench-generative bench-pipelines bench-serve bench-swaps bench-transfer bench-deltas bench-drift bench-watch conformance scan-operators docs screenshots release packages test-packages pins clean
 
 # KEEP=1 leaves fleet and dashboard running until Ctrl-C.
 demo: $(READY)
@@ -101,8 +101,8 @@ bench-unseen: shipped-models
 bench-tasks: $(READY) $(OPENVINO_READY)
 	$(BIN)/python -m benchmarks.task_kinds --output docs/benchmarks/tasks
 
-# The effect of constants that decide verdicts, on variants whose worth is known: an hour; it resumes
-# where it stopped.
+# The effect of constants that decide verdicts, on variants whose worth is known and on questions whose answer
+# is known: an hour; it resumes where it stopped. Its options --kinds and --questions measure some of them anew.
 evidence: shipped-models
 	$(BIN)/python -m benchmarks.evidence --output docs/benchmarks/evidence
 
@@ -119,6 +119,11 @@ bench-gates: $(READY)
 # where it stopped.
 bench-generative: $(READY)
 	$(BIN)/python -m benchmarks.generative --output docs/benchmarks/generative
+
+# PP-OCR as a pipeline beside RapidOCR, also on QNN's simulator, and beams of a model of speech: half an hour.
+bench-pipelines: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/requirements.txt
+	$(BIN)/python -m benchmarks.pipelines --output docs/benchmarks/pipelines
 
 # What remains in an application's memory after swaps of an equal model: some minutes.
 bench-swaps: $(READY)
