@@ -17,12 +17,16 @@ import numpy.typing as npt
 import onnx
 import openai
 import pytest
+from onnx.external_data_helper import convert_model_to_external_data
 
 from edgepack.agent import open_model
+from edgepack.agent.runtime.opening import open_model_file
 from edgepack.bundle.plain_arrays import encode_arrays
 from edgepack.errors import BuildError
+from edgepack.packager.graph.queries import attribute
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.stages.build import build_pipeline
+from edgepack.packager.stages.cache_check import check_caches
 from edgepack.packager.stages.float_pipeline import FloatPipeline
 from edgepack.packager.stages.pipeline_file import read_pipeline
 from edgepack.packager.stages.plans import plan_variants
@@ -215,6 +219,59 @@ def swap_keys(graph: onnx.GraphProto) -> None:
     swapped = {first: second, second: first}
     for node in graph.node:
         node.input[:] = [swapped.get(name, name) for name in node.input]
+
+
+def store_outside(model: onnx.ModelProto, folder: Path) -> None:
+    """Write weights beside the folder, as the weights of another model."""
+    convert_model_to_external_data(model, location="../weights", size_threshold=0)
+    (folder.parent / "weights").write_bytes(bytes(10**6))
+
+
+def store_half(model: onnx.ModelProto, folder: Path) -> None:
+    convert_model_to_external_data(model, location="weights", size_threshold=0)
+    (folder / "weights").write_bytes(bytes(100))
+
+
+def swap_branches(model: onnx.ModelProto, folder: Path) -> None:
+    for branch in model.graph.node[0].attribute:
+        branch.name = {"then_branch": "else_branch"}.get(branch.name, "then_branch")
+
+
+def swap_keys_of_cache(model: onnx.ModelProto, folder: Path) -> None:
+    swap_keys(attribute(model.graph.node[0], "then_branch"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (store_outside, "points outside its folder"),
+        (store_half, "'weights' is truncated"),
+        (swap_branches, "the else_branch of the decoder reads the cache"),
+        (swap_keys_of_cache, "does not continue the texts"),
+    ],
+)
+def test_merged_decoder_that_does_not_fit_is_rejected_by_its_name(
+    tmp_path: Path, spoil: Callable[[onnx.ModelProto, Path], None], problem: str
+) -> None:
+    folder = copy_folder(tmp_path, RECORDED[0]["settings"])
+    for name in FORMS["merged"]:
+        (folder / name).unlink()
+    file = folder / "decoder_model_merged.onnx"
+    model = onnx.load(file)
+    spoil(model, folder)
+    file.write_bytes(model.SerializeToString())
+    work = tmp_path / "work"
+    work.mkdir()
+
+    def check() -> None:
+        source = read_pipeline(folder, work)
+        graphs = {one.name: open_model_file(one.path) for one in source.stages}
+        for number in range(4):
+            check_caches(source, graphs, prompt(number))
+
+    with pytest.raises(BuildError, match=problem) as error:
+        check()
+    assert str(error.value.found_in).startswith(str(file))
 
 
 @pytest.mark.parametrize("spoil", [draw_weights, swap_keys])

@@ -14,6 +14,7 @@ from edgepack.packager.config.outputs import OutputDeclaration, check_outputs
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.progress import silent
 from edgepack.packager.source.model import load_source
+from edgepack.packager.stages.end_gate import least_that_holds
 from edgepack.packager.tasks.describe import describe, with_heads
 from edgepack.packager.tasks.possible import possible_tasks
 from edgepack.packager.tasks.transcript.answers import encode_answers, measure_with_answers
@@ -140,6 +141,20 @@ def test_word_error_counts_replaced_added_and_lost_words() -> None:
     endless = expected.measure(_outputs(*[[1] * 400] * 50))
     assert endless.value == pytest.approx(0.0, abs=0.02)
     assert expected.measure([{}] * 50).value == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong", "holds"), [(60, 1, True), (60, 2, False), (120, 2, False)]
+)
+def test_of_few_words_one_may_differ_and_not_one_more_than_the_budget(
+    words: int, wrong: int, holds: bool
+) -> None:
+    expected = TASK.open(_PLAIN, _outputs(*[[1] * 10] * (words // 10)))
+    got = _outputs([99] * wrong + [1] * (10 - wrong), *[[1] * 10] * (words // 10 - 1))
+    (measure,) = expected.measure(got).measures
+    least = least_that_holds(measure, 0.99)
+    assert (measure.value >= least) is holds
+    assert least == pytest.approx(min(0.99, 1 - 1 / words))
 
 
 def test_a_float_model_that_writes_nothing_makes_a_weak_verdict() -> None:

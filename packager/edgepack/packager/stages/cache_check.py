@@ -95,4 +95,5 @@ def _compare(
 
 
 def _name_files(source: PipelineSource, names: Sequence[str]) -> str:
-    return ", ".join(str(one.path) for one in source.stages if one.name in names)
+    given = (str(one.given) for one in source.stages if one.name in names)
+    return ", ".join(dict.fromkeys(given))

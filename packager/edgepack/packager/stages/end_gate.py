@@ -37,7 +37,7 @@ from edgepack.packager.stages.running_child import Ran, run_variant
 from edgepack.packager.stages.stage_variants import StageBuilder
 from edgepack.packager.tasks.transcript.answers import measure_with_answers
 from edgepack.tasks.arrays import Outputs, Tensor
-from edgepack.tasks.contract import Agreement
+from edgepack.tasks.contract import Agreement, Measure
 from edgepack.tasks.description import ModelDescription
 from edgepack.tasks.details import TASK_KEPT, VALUE_LOW
 from edgepack.tasks.table import task_of
@@ -76,9 +76,9 @@ class _Trial(msgspec.Struct, frozen=True, kw_only=True):
     agreement: Agreement
 
     def holds(self, keep: float) -> bool:
-        """Return True if the budget holds; of few answers one may always differ."""
+        """Return True if the budget holds."""
         return all(
-            one.kept >= keep or one.value + one.may_differ >= one.scale.least_for(keep)
+            one.kept >= keep or one.value >= least_that_holds(one, keep)
             for one in self.agreement.measures
         )
 
@@ -199,6 +199,7 @@ class EndGate:
         stages = {part.component: part.name for part in trial.parts}
         measures = trial.agreement.measures
         worst = min(measures, key=lambda one: one.kept)
+        low = trial.agreement.low if worst.low is None else worst.low
         provider = self._join(plan.name, trial.parts).provider
         seen = Seen(errors=(), expected=tuple(self._expected[: trial.ran.count]), got=trial.got)
         described = ModelDescription(parts=(self._source.part,))
@@ -216,11 +217,11 @@ class EndGate:
                 metric=worst.metric,
                 value=round(worst.value, 6),
                 float_value=round(worst.scale.best, 6),
-                budget=round(worst.scale.least_for(plan.keep), 6),
+                budget=round(least_that_holds(worst, plan.keep), 6),
                 sample_count=trial.ran.count,
                 provider=provider if provider in self._here else CPU_PROVIDER,
                 details={
-                    VALUE_LOW: round(max(trial.agreement.low, 0.0), 6),
+                    VALUE_LOW: round(max(low, 0.0), 6),
                     TASK_KEPT: round(trial.agreement.value, 6),
                     **{name: round(one, 6) for name, one in trial.agreement.details.items()},
                 },
@@ -251,6 +252,14 @@ class EndGate:
                 f"{', partly on a simulator' if provider in self._simulators else ''}.",
             ),
         )
+
+
+def least_that_holds(measure: Measure, keep: float) -> float:
+    """Return the least value of a measure that holds; of few answers one may always differ."""
+    least = measure.scale.least_for(keep)
+    if measure.value >= least or not measure.may_differ:
+        return least
+    return min(least, measure.scale.best - measure.may_differ)
 
 
 def _on_cpu(part: Variant) -> Variant:

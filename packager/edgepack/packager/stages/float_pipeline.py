@@ -254,7 +254,7 @@ class FloatPipeline:
             except DeviceError as error:
                 raise BuildError(
                     f"stage '{stage.name}' does not run: {error.problem}",
-                    found_in=str(stage.path),
+                    found_in=str(stage.given),
                     remedy=error.remedy,
                 ) from error
         _check_joints(source, self._graphs)

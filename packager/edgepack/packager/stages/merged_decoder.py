@@ -12,11 +12,13 @@ from onnx import helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph.edits import drop_unread, drop_unused_nodes, refill
-from edgepack.packager.graph.model_files import load_model, save_model
+from edgepack.packager.graph.model_files import attach_weights, save_model
 from edgepack.packager.graph.queries import attribute, used_names
+from edgepack.packager.graph.stored_tensors import external_files
 
 MERGED = "decoder_model_merged.onnx"
 _CONDITION = "use_cache_branch"
+_PAST = "past_key_values."
 
 
 class SplitDecoder(NamedTuple):
@@ -39,29 +41,40 @@ def split_merged(path: Path, folder: Path) -> SplitDecoder:
         folder: Receives the two models; its files must stay as long as the models are used.
 
     Raises:
-        BuildError: The file is no merged decoder.
+        BuildError: The file is no merged decoder, or its external data cannot be read.
         OSError: A file cannot be read or written.
     """
     try:
-        model = load_model(path)
+        model = onnx.load(path, load_external_data=False)
     except OSError:
         raise
     except Exception as error:
         raise BuildError(f"{path.name} is no ONNX file", found_in=str(path)) from error
+    external_files(path, model)
+    attach_weights(model, path.parent)
     nodes = list(model.graph.node)
     made = {name for one in nodes for name in one.output}
     is_merged = len(nodes) == 1 and nodes[0].op_type == "If" and nodes[0].input[0] == _CONDITION
     if not is_merged or not made.issuperset(one.name for one in model.graph.output):
-        raise BuildError(
-            f"the decoder is not a single If with the condition {_CONDITION}",
-            found_in=str(path),
-            remedy="export again with optimum-cli, and keep decoder_model.onnx and "
-            "decoder_with_past_model.onnx",
-        )
+        raise _rejection(path, f"the decoder is not a single If with the condition {_CONDITION}")
     split = SplitDecoder(folder / "decoder_model.onnx", folder / "decoder_with_past_model.onnx")
     for branch, file in zip(("else_branch", "then_branch"), split, strict=True):
-        save_model(_take_branch(model, nodes[0], branch), file)
+        taken = _take_branch(model, nodes[0], branch)
+        reads_cache = any(one.name.startswith(_PAST) for one in taken.graph.input)
+        if reads_cache != (file == split.with_cache):
+            has = "reads the" if reads_cache else "reads no"
+            raise _rejection(path, f"the {branch} of the decoder {has} cache")
+        save_model(taken, file)
     return split
+
+
+def _rejection(path: Path, problem: str) -> BuildError:
+    return BuildError(
+        problem,
+        found_in=str(path),
+        remedy="export again with optimum-cli, and keep decoder_model.onnx and "
+        "decoder_with_past_model.onnx",
+    )
 
 
 def _take_branch(model: onnx.ModelProto, node: onnx.NodeProto, name: str) -> onnx.ModelProto:
