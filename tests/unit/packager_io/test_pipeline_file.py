@@ -211,3 +211,5 @@ def test_samples_are_real_and_complete(folder: Path) -> None:
         open_pipeline_samples(source, "random:8", "")
     with pytest.raises(BuildError, match=r"no samples in .*\.npz"):
         open_pipeline_samples(source, str(folder), "")
+    with pytest.raises(BuildError, match=r"a \.jsonl file of texts needs tokenizer\.json"):
+        open_pipeline_samples(source, str(folder / "prompts.jsonl"), "")

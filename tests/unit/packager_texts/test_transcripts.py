@@ -170,8 +170,9 @@ def test_answers_judge_both_models() -> None:
     content = tokenizer.to_str().encode()
     own = _outputs(*[[1, 2, 3, 4]] * 20)
     part = with_words(_PLAIN, _PROMPT, content, own)
-    answers = encode_answers(part, content, 1000, ["the river runs slow"] * 20, own)
-    assert answers[0]["tokens"].tolist() == [[1, 2, 3, 5]]
+    lines = ["  the river  runs slow ", *["the river runs slow"] * 19]
+    answers = encode_answers(part, content, 1000, lines, own)
+    assert all(one["tokens"].tolist() == [[1, 2, 3, 5]] for one in answers)
     better = _outputs([1, 2, 3, 5], *[[1, 2, 3, 4]] * 19)
     found = measure_with_answers(part, answers, own, better)
     assert found.words.startswith("word error 0.2375, float model 0.2500 against the answers (")

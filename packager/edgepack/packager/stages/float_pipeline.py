@@ -14,6 +14,7 @@ from edgepack.agent.runtime.pipelines import PipelineSession
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.agent.runtime.sessions import Session, SessionTensor
 from edgepack.bundle.chunks import read_bounded
+from edgepack.bundle.generation import TOKENIZER
 from edgepack.bundle.golden_pictures import SOUND_SUFFIX
 from edgepack.bundle.plain_arrays import encode_arrays, read_arrays
 from edgepack.durable import write_file
@@ -158,10 +159,14 @@ def _read_folder(source: PipelineSource, given: object, option: str) -> list[_Sa
         if path.suffix.lower() in wanted
     )
     if not paths:
+        takes_tokens = texts is None and folder.suffix == SUFFIX
         raise BuildError(
             f"no samples in {folder}: no file ends in {', '.join(wanted)}",
             found_in=option,
-            remedy="name a folder of real samples",
+            remedy=f"a {SUFFIX} file of texts needs {TOKENIZER} in the folder of the model, and "
+            "pip install 'edgepack[generative]'"
+            if takes_tokens
+            else "name a folder of real samples",
         )
     return [_read(source, path) for path in paths]
 

@@ -1,5 +1,6 @@
 """Word error against the user's answers, of a variant and of the float model."""
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,7 +29,7 @@ def encode_answers(
     answers: Sequence[str],
     expected: Sequence[Outputs],
 ) -> tuple[Outputs, ...]:
-    """Return answers as outputs of a model.
+    """Return answers as outputs of a model; several spaces are one.
 
     Args:
         part: The output of tokens, with its words.
@@ -42,9 +43,10 @@ def encode_answers(
     texts = [reader.tokens_of(outputs[part.outputs[0]]) for outputs in expected]
     first = [behind.get(text[0], "")[:1].isspace() for text in texts if text]
     before = " " if sum(first) * 2 > len(first) else ""
+    single = (re.sub(" {2,}", " ", answer.strip()) for answer in answers)
     return tuple(
         {part.outputs[0]: np.array([known.tokens_of(f"{before}{answer}", has_special=True)])}
-        for answer in answers
+        for answer in single
     )
 
 
