@@ -104,6 +104,8 @@ def device(tmp_path_factory: pytest.TempPathFactory, key: Path) -> Path:
     for variant in report["variants"]:
         assert variant["accuracy"]["metric"] == "word_accuracy"
         assert "of 3 texts equal" in " ".join(variant["notes"])
+    changes = json.loads(edgepack("compare", bundle, bundle, "--json"))
+    assert len(changes["variants"]) == len(report["variants"])
     install(bundle, key, folder / "state")
     return folder / "state"
 

@@ -25,11 +25,12 @@ from edgepack.bundle.manifest import (
     VariantFacts,
 )
 from edgepack.decoding import convert_value
-from edgepack.errors import BundleError
+from edgepack.errors import BuildError, BundleError
 from edgepack.packager.bundling.assemble import REPORT_JSON
 from edgepack.packager.comparison.result import VariantSide
 from edgepack.packager.comparison.tensors import TensorMark, mark_tensors
 from edgepack.packager.graph.node_precision import NodePrecision, node_precision
+from edgepack.packager.graph.stored_tensors import external_files
 from edgepack.packager.reports.report import (
     REPORT_FORMAT,
     Report,
@@ -232,10 +233,13 @@ def _read_model(path: Path) -> tuple[NodePrecision | None, dict[str, TensorMark]
     try:
         model = onnx.load(path, load_external_data=False)
         nodes = node_precision(model)
-        return nodes, mark_tensors(model, path.parent) if nodes is not None else None
-    except (OSError, DecodeError, onnx.checker.ValidationError) as error:
+        if nodes is None:
+            return None, None
+        external_files(path, model)
+        return nodes, mark_tensors(model, path.parent)
+    except (OSError, DecodeError, BuildError) as error:
         raise BundleError(
-            f"'{path.name}' cannot be read as ONNX: {error}",
+            f"'{path.name}' cannot be read as ONNX: {getattr(error, 'problem', error)}",
             found_in=str(path),
             remedy="fetch the bundle again, or build it again",
         ) from error

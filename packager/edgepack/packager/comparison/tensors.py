@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 import onnx
-from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
+
+from edgepack.packager.graph import stored_tensors
 
 
 class TensorMark(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,11 +42,10 @@ def mark_tensors(model: onnx.ModelProto, folder: Path) -> dict[str, TensorMark]:
 
     Args:
         model: The model; external data need not be loaded.
-        folder: Where its external data lies.
+        folder: Where its external data lies, checked (`stored_tensors.external_files`).
 
     Raises:
         OSError: External data cannot be read.
-        onnx.checker.ValidationError: External data lies outside the folder.
     """
     return {tensor.name: _mark(tensor, folder) for tensor in model.graph.initializer}
 
@@ -53,8 +53,7 @@ def mark_tensors(model: onnx.ModelProto, folder: Path) -> dict[str, TensorMark]:
 def _mark(tensor: onnx.TensorProto, folder: Path) -> TensorMark:
     copy = onnx.TensorProto()
     copy.CopyFrom(tensor)
-    if uses_external_data(copy):
-        load_external_data_for_tensor(copy, str(folder))
+    stored_tensors.load(copy, folder.resolve())
     size_bytes = len(copy.raw_data)
     for field in ("name", "doc_string", "external_data", "data_location"):
         copy.ClearField(field)
