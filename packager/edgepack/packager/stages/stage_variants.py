@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from edgepack.errors import BuildError
 from edgepack.packager.boards.reach import Boards
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
+from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.pipeline.build_samples import OpenedBuild, open_build_samples
 from edgepack.packager.pipeline.check_request import check_request
 from edgepack.packager.pipeline.open_model import open_model
@@ -117,6 +118,7 @@ class StageBuilder:
             key=self._request.key,
             calibration=str(self._record(graph, fixed)),
             shapes=fixed.shapes if fixed else {},
+            outputs=self._ignore_caches(stage),
             prefer=self._request.prefer,
             budget_s=self._share_time(),
             trust_config=self._request.trust_config,
@@ -131,6 +133,18 @@ class StageBuilder:
             other = f"another profile for '{stage}': [[variant]] in a {PIPELINE_FILE}"
             error.remedy = f"{error.remedy}; or {other}" if error.remedy else other
             raise
+
+    def _ignore_caches(self, stage: str) -> dict[str, OutputDeclaration]:
+        """Declare the caches that begin a text as ignored: the text shows what they lose.
+
+        All texts begin with the same tokens, so these caches hardly vary between samples, and the
+        share of their variance that a variant keeps says nothing.
+        """
+        wiring = next(one for one in self._source.wiring.stages if one.name == stage)
+        if wiring.loop is None or wiring.loop.cache is None:
+            return {}
+        caches = wiring.loop.cache.first.values()
+        return {name: OutputDeclaration(task="ignored") for name in caches}
 
     def _share_time(self) -> float | None:
         """Return the seconds of a stage: an equal part, and one more part for the gate."""
