@@ -129,6 +129,14 @@ def test_token_beyond_the_vocabulary_is_rejected(tmp_path: Path, key: str) -> No
     assert key in str(caught.value)
 
 
+def test_decoder_with_another_vocabulary_is_rejected(tmp_path: Path) -> None:
+    folder = shutil.copytree(FOLDERS / "t5", tmp_path / "t5")
+    shutil.copy(FOLDERS / "t5-drawn" / "decoder_model.onnx", folder)
+    with pytest.raises(BuildError, match="scores 32 tokens, and the vocabulary has 48") as caught:
+        read_pipeline(folder, folder)
+    assert caught.value.found_in == str(folder / "config.json")
+
+
 @pytest.mark.parametrize("name", ["encoder_model.onnx", "decoder_model.onnx", "config.json"])
 def test_incomplete_folder_names_the_missing_file(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "t5"

@@ -5,6 +5,7 @@ Without it, the decoder is run with all tokens so far for each new token. A fold
 decoders merged.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ _FROM_ENCODER = {
     "encoder_hidden_states": "last_hidden_state",
     "encoder_attention_mask": "attention_mask",
 }
-_TOKENS, _TEXT = "input_ids", "tokens"
+_TOKENS, _LOGITS, _TEXT = "input_ids", "logits", "tokens"
 
 
 def is_encoder_decoder(folder: Path) -> bool:
@@ -118,6 +119,7 @@ def describe_folder(folder: Path, work: Path) -> dict[str, Any]:
             remedy="export with optimum-cli and its task without '-with-past', or write a "
             f"pipeline.toml{'' if _TOKENS not in taken else f' that wires {odd[0]}'}",
         )
+    _check_vocabulary(decoder, config, folder)
     fed = {name: tensor for name, tensor in _FROM_ENCODER.items() if name in taken}
     if with_cache := _find_cache(with_past, decoder):
         loop["cache"] = with_cache.pop("cache")
@@ -134,12 +136,30 @@ def describe_folder(folder: Path, work: Path) -> dict[str, Any]:
                 "name": "decoder",
                 "model": str(first),
                 "inputs": fed,
-                "outputs": {"logits": _TEXT},
+                "outputs": {_LOGITS: _TEXT},
                 "loop": loop,
             },
             *([with_cache] if with_cache else []),
         ],
     }
+
+
+def _check_vocabulary(decoder: onnx.ModelProto, config: Mapping[str, Any], folder: Path) -> None:
+    """Check that a decoder has the tokens of its configuration.
+
+    Raises:
+        BuildError: It scores another number of tokens.
+    """
+    stated = config.get("decoder_vocab_size", config.get("vocab_size"))
+    for one in decoder.graph.output:
+        sizes = one.type.tensor_type.shape.dim
+        scored = sizes[-1].dim_value if one.name == _LOGITS and sizes else 0
+        if scored and isinstance(stated, int) and scored != stated:
+            raise BuildError(
+                f"the decoder scores {scored} tokens, and the vocabulary has {stated}",
+                found_in=str(folder / CONFIG),
+                remedy="take decoder and configuration of the same export",
+            )
 
 
 def _find_cache(path: Path, decoder: onnx.ModelProto) -> dict[str, Any] | None:
