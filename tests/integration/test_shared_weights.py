@@ -24,6 +24,8 @@ _EMBEDDING_BYTES = _VOCABULARY * 8 * 4
 def save_t5(folder: Path) -> None:
     """Write a T5 whose tied embedding is most of its bytes: more tokens, alike the first one."""
     shutil.copytree(FOLDERS / "t5", folder)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"vocab_size": _VOCABULARY}))
     for path in folder.glob("*.onnx"):
         model = onnx.load(path)
         for tensor in model.graph.initializer:
