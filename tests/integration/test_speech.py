@@ -24,8 +24,8 @@ from edgepack.bundle.golden import compare_outputs, is_same_answer, read_golden
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import BuildError
 from edgepack.fleet.documents.gates import BY_NAME
-from edgepack.packager.stages.float_pipeline import open_pipeline_samples
 from edgepack.packager.stages.pipeline_file import read_pipeline
+from edgepack.packager.stages.pipeline_samples import open_pipeline_samples
 from edgepack.tasks.table import items_of
 from edgepack.tasks.transcript.words import WordReader
 from tests.huggingface.tone_words import LONG_WORDS, RATE, draw_sound, write_wave

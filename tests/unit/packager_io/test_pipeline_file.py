@@ -9,8 +9,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.stages.float_pipeline import FloatPipeline, open_pipeline_samples
+from edgepack.packager.stages.float_pipeline import FloatPipeline
 from edgepack.packager.stages.pipeline_file import StageSource, read_pipeline
+from edgepack.packager.stages.pipeline_samples import open_pipeline_samples
 from edgepack.packager.stages.plans import plan_variants
 from edgepack.packager.stages.stage_shapes import LargestInputs
 from edgepack.stages.wiring import StageWiring, Wiring, order_nodes

@@ -139,8 +139,7 @@ def rehearse(
             base = bases.get(variant.name)
             own = toolchain.facts if toolchain else facts
             most_s = _SIMULATED_TIMEOUT_S if _is_simulated(variant, own) else _TIMEOUT_S
-            timeout_s = deadline.timeout_s(most_s)
-            result = _probe(folder, variant, process, toolchain, told, deadline, timeout_s, base)
+            result = _probe(folder, variant, process, toolchain, told, deadline, most_s, base)
         except OutOfTimeError:
             unprobed[variant.name] = _NO_TIME
             continue
@@ -193,9 +192,8 @@ def _probe_boards(
         progress(BuildStep(what=f"rehearsing on {board.name}", profile=variant.name))
         told = for_profile(progress, variant.name)
         long_enough = deadline.at_least(_TIMEOUT_S)
-        timeout_s = long_enough.timeout_s(_TIMEOUT_S)
         try:
-            result = _probe(folder, variant, board.process, None, told, long_enough, timeout_s)
+            result = _probe(folder, variant, board.process, None, told, long_enough, _TIMEOUT_S)
         except BoardError as error:
             error.found_in = f"not proven: {variant.name}, in its rehearsal; no bundle was written"
             raise
@@ -266,9 +264,10 @@ def _probe(
     toolchain: PinnedToolchain | None,
     progress: Progress,
     deadline: Deadline,
-    timeout_s: float,
+    most_s: float,
     base: BaseRelease | None = None,
 ) -> ProbeResult:
+    timeout_s = deadline.timeout_s(most_s)
     if variant.name != process.subject:
         command = toolchain.command(MODULE) if toolchain else None
         process.start_anew(variant.name, command=command)

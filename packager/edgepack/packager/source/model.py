@@ -126,8 +126,7 @@ def load_source(
         BuildError: The file is not an ONNX model that can be built from, or a shape or a value does
             not fit.
     """
-    file_kinds.check(path)
-    model = _parse(path)
+    model = read_graph(path)
     external = external_files(path, model)
     with located(path):
         _check_structure(model)
@@ -192,7 +191,13 @@ def _describe_defaults(model: onnx.ModelProto) -> tuple[str, ...]:
     )
 
 
-def _parse(path: Path) -> onnx.ModelProto:
+def read_graph(path: Path) -> onnx.ModelProto:
+    """Return the model in a file; external data are not read.
+
+    Raises:
+        BuildError: The file is no ONNX model; the message states the probable format.
+    """
+    file_kinds.check(path)
     model = onnx.ModelProto()
     try:
         model.ParseFromString(path.read_bytes())

@@ -66,14 +66,14 @@ from edgepack.packager.samples.golden_selection import (
 )
 from edgepack.packager.stages import speech
 from edgepack.packager.stages.end_gate import EndGate, JudgedVariant
-from edgepack.packager.stages.float_pipeline import (
-    FloatPipeline,
+from edgepack.packager.stages.float_pipeline import FloatPipeline
+from edgepack.packager.stages.graph_facts import describe_graphs
+from edgepack.packager.stages.pipeline_file import PipelineSource, read_pipeline
+from edgepack.packager.stages.pipeline_samples import (
     PipelineSamples,
     digest_samples,
     open_pipeline_samples,
 )
-from edgepack.packager.stages.graph_facts import describe_graphs
-from edgepack.packager.stages.pipeline_file import PipelineSource, read_pipeline
 from edgepack.packager.stages.plans import VariantPlan, plan_variants
 from edgepack.packager.stages.shared_weights import share_weights
 from edgepack.packager.stages.stage_variants import StageBuilder

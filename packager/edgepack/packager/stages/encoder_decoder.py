@@ -14,6 +14,7 @@ import onnx
 
 from edgepack.decoding import decode_json
 from edgepack.errors import BuildError
+from edgepack.packager.source.model import read_graph
 from edgepack.packager.stages import speech
 from edgepack.packager.stages.generation_settings import read_rules
 from edgepack.packager.stages.merged_decoder import MERGED, split_merged
@@ -66,7 +67,7 @@ def check_complete(folder: Path) -> None:
     needed = [_ENCODER, decoder, CONFIG]
     for name in (_ENCODER, decoder):
         if (folder / name).is_file():
-            stored = _open(folder / name).graph.initializer
+            stored = read_graph(folder / name).graph.initializer
             outside = {
                 entry.value
                 for one in stored
@@ -108,7 +109,7 @@ def describe_folder(folder: Path, work: Path) -> dict[str, Any]:
     first, with_past = (folder.absolute() / name for name in (_DECODER, _WITH_CACHE))
     if _is_merged(folder):
         first, with_past = split_merged(folder / MERGED, work.absolute())
-    encoder, decoder = _open(folder / _ENCODER), _open(first)
+    encoder, decoder = read_graph(folder / _ENCODER), read_graph(first)
     taken = [one.name for one in decoder.graph.input]
     known = {_TOKENS: "", **_FROM_ENCODER}
     if _TOKENS not in taken or (odd := sorted(set(taken) - set(known))):
@@ -170,7 +171,7 @@ def _find_cache(path: Path, decoder: onnx.ModelProto) -> dict[str, Any] | None:
     """
     if not path.is_file():
         return None
-    graph = _open(path).graph
+    graph = read_graph(path).graph
     taken = {one.name for one in graph.input} - {_TOKENS}
     first = {one: one.replace(_PAST, _PRESENT, 1) for one in taken if one.startswith(_PAST)}
     made = {one.name for one in graph.output}
@@ -206,13 +207,6 @@ def read_settings(path: Path) -> dict[str, Any]:
     except (OSError, msgspec.DecodeError) as error:
         raise BuildError(f"cannot read {path.name}: {error}", found_in=str(path)) from error
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _open(path: Path) -> onnx.ModelProto:
-    try:
-        return onnx.load(path, load_external_data=False)
-    except Exception as error:
-        raise BuildError(f"{path.name} is no ONNX file", found_in=str(path)) from error
 
 
 def _input(tensor: onnx.ValueInfoProto) -> dict[str, Any]:

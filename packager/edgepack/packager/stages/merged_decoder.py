@@ -15,6 +15,7 @@ from edgepack.packager.graph.edits import drop_unread, drop_unused_nodes, refill
 from edgepack.packager.graph.model_files import attach_weights, save_model
 from edgepack.packager.graph.queries import attribute, used_names
 from edgepack.packager.graph.stored_tensors import external_files
+from edgepack.packager.source.model import read_graph
 
 MERGED = "decoder_model_merged.onnx"
 _CONDITION = "use_cache_branch"
@@ -44,12 +45,7 @@ def split_merged(path: Path, folder: Path) -> SplitDecoder:
         BuildError: The file is no merged decoder, or its external data cannot be read.
         OSError: A file cannot be read or written.
     """
-    try:
-        model = onnx.load(path, load_external_data=False)
-    except OSError:
-        raise
-    except Exception as error:
-        raise BuildError(f"{path.name} is no ONNX file", found_in=str(path)) from error
+    model = read_graph(path)
     external_files(path, model)
     attach_weights(model, path.parent)
     nodes = list(model.graph.node)

@@ -8,6 +8,7 @@ import onnx
 
 from edgepack.decoding import convert_value, decode_toml
 from edgepack.errors import BuildError, parse_problem
+from edgepack.packager.source.model import read_graph
 from edgepack.packager.stages.described_texts import DescribedTexts
 from edgepack.packager.stages.encoder_decoder import (
     CONFIG,
@@ -333,11 +334,10 @@ def _open_graph(source: Path, stage: str, path: Path) -> onnx.ModelProto:
             remedy="give the path relative to the pipeline's file",
         )
     try:
-        return onnx.load(source, load_external_data=False)
-    except Exception as error:
-        raise BuildError(
-            f"stage '{stage}' is no ONNX file: {source}", found_in=f"{path}, [[stage]] {stage}"
-        ) from error
+        return read_graph(source)
+    except BuildError as error:
+        error.problem = f"stage '{stage}': {error.problem}"
+        raise
 
 
 def _wire(

@@ -23,12 +23,13 @@ from edgepack.packager.progress import Progress, for_profile
 from edgepack.packager.runtime.deadline import Deadline
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.stages.fixed_stages import FixedStage, find_difference, fix_stage
-from edgepack.packager.stages.float_pipeline import FloatPipeline, PipelineSamples
+from edgepack.packager.stages.float_pipeline import FloatPipeline
 from edgepack.packager.stages.pipeline_file import (
     PIPELINE_FILE,
     PipelineSource,
     StageSource,
 )
+from edgepack.packager.stages.pipeline_samples import PipelineSamples
 from edgepack.packager.stages.plans import budget_of
 
 
