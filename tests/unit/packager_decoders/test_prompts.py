@@ -11,6 +11,7 @@ import pytest
 from edgepack.errors import BuildError, EdgepackError
 from edgepack.packager.progress import silent
 from edgepack.packager.samples.files import OpenedSamples
+from edgepack.packager.samples.prompts import read_texts
 from edgepack.packager.samples.texts import open_texts
 from edgepack.packager.source.model import load_source
 from tests.unit.packager_decoders.drawn_decoder import WORDS, draw_decoder
@@ -78,6 +79,9 @@ def test_messages_go_through_the_template_of_the_folder(folder: Path) -> None:
         ),
         ('{"messages": [{"role": "user"}], "answer": "w1"}', "`content`"),
         ('{"prompt": "w1", "answer": ""}', "answer is missing or empty"),
+        ('{"prompt": "w1", "anwser": "w1"}', "no key 'anwser'"),
+        ('{"Prompt": "w1", "answer": "w1"}', "no key 'Prompt'"),
+        ('{"message": [], "prompt_id": 3, "answer": "w1"}', "no key 'message'"),
         ('{"prompt": "w1", "answer": "  "}', "answer has no tokens"),
         (
             '{"prompt": "w1 w1 w1 w1 w1 w1", "answer": "w2 w2 w2"}',
@@ -178,3 +182,19 @@ def test_a_cache_of_open_head_size_has_the_size_that_the_folder_states(folder: P
 
 def test_tokens_have_the_type_of_the_input(folder: Path) -> None:
     assert _open(folder, _GOOD).samples.read(0)["input_ids"].dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"prompt": "w1", "anwser": "w2"}', "no key 'anwser'"),
+        ('{"prompt": "w1", "answer": " "}', "the answer is empty"),
+        ('{"answer": "w1"}', "the prompt is missing"),
+    ],
+)
+def test_a_text_with_a_useless_answer_is_rejected(tmp_path: Path, line: str, problem: str) -> None:
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"prompt": "w1", "answer": "w2", "answer_id": 3}\n{"prompt": "w1"}\n' + line)
+    with pytest.raises(BuildError, match="line 3") as caught:
+        read_texts(path)
+    assert problem in str(caught.value)

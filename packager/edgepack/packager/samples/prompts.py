@@ -8,7 +8,8 @@ last message is the answer if its role is `assistant`, as in data for fine-tunin
 """
 
 import codecs
-from collections.abc import Sequence
+import difflib
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +28,8 @@ _REMEDY = (
     '{"prompt": "…", "answer": "…"} or '
     '{"messages": [{"role": "user", "content": "…"}], "answer": "…"}'
 )
+_NEAR = 0.82
+"""Of a key to a known one: `anwser` has .83, `answer_id` .8."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +40,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True):
-    answer: str = ""
+    answer: str | None = None
     prompt: str = ""
     messages: tuple[Message, ...] = ()
 
@@ -73,7 +76,7 @@ def read_prompts(path: Path, template: ChatTemplate) -> list[Prompt]:
     return [
         Prompt(
             text=_render(line.messages, template, path, number) if line.messages else line.prompt,
-            answer=line.answer,
+            answer=line.answer or "",
             line=number,
             is_rendered=bool(line.messages),
         )
@@ -92,14 +95,13 @@ def read_texts(path: Path) -> list[Prompt]:
     """
     texts = []
     for number, raw in read_lines(path):
-        try:
-            line = decode_json(raw, _Line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            problem = f"this is not a prompt: {error}"
-            raise refusal_of_line(problem, path, number, _TEXT_REMEDY) from error
+        refuse = partial(refusal_of_line, path=path, number=number, remedy=_TEXT_REMEDY)
+        line = _decode(raw, "a prompt", refuse)
         if not line.prompt:
-            raise refusal_of_line("the prompt is missing or empty", path, number, _TEXT_REMEDY)
-        texts.append(Prompt(text=line.prompt, answer=line.answer, line=number))
+            raise refuse("the prompt is missing or empty")
+        if line.answer is not None and not line.answer.strip():
+            raise refuse("the answer is empty: give the right text, or no 'answer'")
+        texts.append(Prompt(text=line.prompt, answer=line.answer or "", line=number))
     return texts
 
 
@@ -142,10 +144,7 @@ def refusal_of_line(problem: str, path: Path, number: int, remedy: str) -> Build
 
 def _parse(raw: bytes, path: Path, number: int) -> _Line:
     refuse = partial(refusal_of_line, path=path, number=number, remedy=_REMEDY)
-    try:
-        line = decode_json(raw, _Line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise refuse(f"this is not a prompt with an answer: {error}") from error
+    line = _decode(raw, "a prompt with an answer", refuse)
     if bool(line.prompt) == bool(line.messages):
         raise refuse("a line has either 'prompt' or 'messages', and not an empty one")
     is_answered = bool(line.messages) and line.messages[-1].role == "assistant"
@@ -158,6 +157,19 @@ def _parse(raw: bytes, path: Path, number: int) -> _Line:
         raise refuse("no message comes before the assistant's")
     if not line.answer:
         raise refuse("the answer is missing or empty")
+    return line
+
+
+def _decode(raw: bytes, noun: str, refuse: Callable[..., BuildError]) -> _Line:
+    """Return a line; reject a key that looks like a missing one."""
+    try:
+        line, keys = decode_json(raw, _Line), decode_json(raw, dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise refuse(f"this is not {noun}: {error}") from error
+    missing = [name for name in _Line.__struct_fields__ if name not in keys]
+    for key in keys:
+        for near in difflib.get_close_matches(key.lower(), missing, n=1, cutoff=_NEAR):
+            raise refuse(f"a line has no key {key!a}", remedy=f"write {near!r}")
     return line
 
 
