@@ -49,7 +49,7 @@ def format_metric(value: float) -> str:
     """Return four decimals, never a rounded-up 1.0000; six digits from 100 on (a user's metric)."""
     if abs(value) >= 100:
         return f"{value:,.6g}"
-    text = f"{value:.4f}"
+    text = f"{value:z.4f}"
     return "0.9999+" if text == "1.0000" and value < 1 else text
 
 

@@ -107,6 +107,7 @@ def test_numbers_read_well() -> None:
     ]
     assert format_metric(1.0) == "1.0000"
     assert format_metric(0.99999) == "0.9999+"
+    assert format_metric(-0.00001) == "0.0000"
     assert format_size_change(100, 380) == "3.8× smaller"
     assert format_size_change(101, 100) == "same size"
     assert format_size_change(130, 100) == "1.3× larger"

@@ -99,17 +99,21 @@ class TextTokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         return frozenset(token for token, facts in added.items() if facts.special)
 
-    def texts_behind_a_word(self) -> dict[int, str]:
-        """Return the text that each token adds to a word, with a space where a word begins."""
-        tokens: list[int] = sorted(self._tokenizer.get_vocab(with_added_tokens=True).values())
-        texts: list[str] = self._tokenizer.decode_batch([[token] for token in tokens])
-        pairs = zip(tokens, texts, strict=True)
-        word = next((token for token, text in pairs if text.isascii() and text.isalpha()), None)
+    def texts_behind_a_word(self, tokens: Sequence[int] = ()) -> dict[int, str]:
+        """Return the text that each token adds to a word, with a space where a word begins.
+
+        Args:
+            tokens: The tokens; all for ().
+        """
+        known: list[int] = sorted(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        singles = ((token, self._tokenizer.decode([token])) for token in known)
+        words = ((token, text) for token, text in singles if text.isascii() and text.isalpha())
+        word, before = next(words, (None, ""))
         if word is None:
             return {}
-        start = len(self._tokenizer.decode([word]))
-        texts = self._tokenizer.decode_batch([[word, token] for token in tokens])
-        return {token: text[start:] for token, text in zip(tokens, texts, strict=True)}
+        chosen = tokens or known
+        texts: list[str] = self._tokenizer.decode_batch([[word, token] for token in chosen])
+        return {token: text[len(before) :] for token, text in zip(chosen, texts, strict=True)}
 
     def find_token(self, text: str) -> int | None:
         """Return the token of a text; None if no single token is this text."""

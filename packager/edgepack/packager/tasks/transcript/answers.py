@@ -39,10 +39,11 @@ def encode_answers(
         expected: The float model's outputs: they tell whether a text begins with a space.
     """
     known, reader = TextTokenizer(tokenizer, vocabulary), WordReader(part)
-    behind = known.texts_behind_a_word()
     texts = [reader.tokens_of(outputs[part.outputs[0]]) for outputs in expected]
-    first = [behind.get(text[0], "")[:1].isspace() for text in texts if text]
-    before = " " if sum(first) * 2 > len(first) else ""
+    first = [text[0] for text in texts if text]
+    behind = known.texts_behind_a_word(first) if first else {}
+    spaced = [behind.get(token, "")[:1].isspace() for token in first]
+    before = " " if sum(spaced) * 2 > len(spaced) else ""
     single = (re.sub(" {2,}", " ", answer.strip()) for answer in answers)
     return tuple(
         {part.outputs[0]: np.array([known.tokens_of(f"{before}{answer}", has_special=True)])}
