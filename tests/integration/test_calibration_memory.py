@@ -6,11 +6,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from onnx import helper
 from PIL import Image
 
 from edgepack.packager.graph.model_files import save_model
-from tests.unit.packager_passes.models import make_model, weight
+from tests.unit.packager_passes.models import parsed_model, weight
 
 _ROOM_BYTES = 80 << 20
 """What a process may take more; a thousand samples are 600 MB, their activations 800 MB."""
@@ -43,14 +42,10 @@ print(samples.count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 def test_entropy_over_a_thousand_images_takes_no_more_memory_than_over_ten(
     tmp_path: Path,
 ) -> None:
-    model = make_model(
-        [
-            helper.make_node("Conv", ["images", "w1"], ["h"], name="first", strides=[2, 2]),
-            helper.make_node("Relu", ["h"], ["r"], name="relu"),
-            helper.make_node("Conv", ["r", "w2"], ["y"], name="second", strides=[4, 4]),
-        ],
-        {"images": [1, 3, 224, 224]},
-        {"y": [1, 4, 28, 28]},
+    model = parsed_model(
+        "(float[1,3,224,224] images) => (float[1,4,28,28] y) { "
+        "[first] h = Conv<strides=[2,2]>(images, w1) [relu] r = Relu(h) "
+        "[second] y = Conv<strides=[4,4]>(r, w2) }",
         [weight("w1", 16, 3, 2, 2), weight("w2", 4, 16, 3, 3)],
     )
     save_model(model, tmp_path / "model.onnx")

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import InputDeclaration, TokenInput
+from tests.graphs import graph_model
 from tests.integration.loose_builds import Builder
 from tests.integration.source_graphs import model_of, node, operators_of, random_weight, value_info
 
@@ -69,7 +70,7 @@ def test_the_graph_around_control_flow_is_quantized_and_its_bodies_stay_float(
 
 
 def test_a_loop_is_kept_and_the_graph_around_it_quantized(builder: Builder) -> None:
-    body = helper.make_graph(
+    helper.make_graph(
         [
             node("Add", ["state", "b"], ["next"], name="step"),
             node("Identity", ["go"], ["go_on"], name="on"),
@@ -82,14 +83,11 @@ def test_a_loop_is_kept_and_the_graph_around_it_quantized(builder: Builder) -> N
         ],
         [value_info("go_on", [], TensorProto.BOOL), value_info("next", [1, 8])],
     )
-    model = model_of(
-        [
-            node("MatMul", ["x", "w1"], ["h"], name="first"),
-            node("Loop", ["n", "", "h"], ["looped"], name="loop", body=body),
-            node("MatMul", ["looped", "w2"], ["y"], name="last"),
-        ],
-        [value_info("x", [1, 8]), value_info("n", [], TensorProto.INT64)],
-        [value_info("y", [1, 4])],
+    model = graph_model(
+        "(float[1,8] x, int64 n) => (float[1,4] y) { [first] h = MatMul(x, w1) "
+        "[loop] looped = Loop<body = body (int64 i, bool go, float[1,8] state) => (bool go_on, "
+        'float[1,8] next) { [step] next = Add(state, b) [on] go_on = Identity(go) }>(n, "", h) '
+        "[last] y = MatMul(looped, w2) }",
         [random_weight("w1", 8, 8), random_weight("b", 8), random_weight("w2", 8, 4)],
     )
     tokens: dict[str, InputDeclaration] = {"n": TokenInput(vocabulary=4)}

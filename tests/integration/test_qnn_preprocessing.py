@@ -12,7 +12,7 @@ from edgepack.packager.profiles.pass_settings import QnnPreprocess
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
 from tests.integration.quantized_on_qnn import try_quantized
-from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
+from tests.unit.packager_passes.models import constant, parsed_model, samples_for, weight
 
 node = helper.make_node
 _PROFILE = load_profile("qnn-htp-a8w8")
@@ -20,29 +20,15 @@ _PROFILE = load_profile("qnn-htp-a8w8")
 
 def _network() -> onnx.ModelProto:
     """Return all patterns of the pass, in exporters' form: x (1, 3, 16, 16) to y (1, 16)."""
-    return make_model(
-        [
-            node("Conv", ["x", "w1"], ["c1"], name="conv1", pads=[1, 1, 1, 1]),
-            node("Reshape", ["c1", "split"], ["r1"], name="split"),
-            node("Transpose", ["r1"], ["t"], name="move", perm=[0, 3, 5, 1, 2, 4]),
-            node("Reshape", ["t", "join"], ["r2"], name="join"),
-            node("Conv", ["r2", "w2"], ["c2"], name="conv2", pads=[1, 1, 1, 1]),
-            node("Add", ["c2", "three"], ["h1"], name="plus3"),
-            node("Clip", ["h1", "zero", "six"], ["h2"], name="clip"),
-            node("Mul", ["c2", "h2"], ["h3"], name="gate"),
-            node("Div", ["h3", "six"], ["h4"], name="hardswish"),
-            node("Div", ["h4", "root"], ["g1"], name="scaled"),
-            node("Erf", ["g1"], ["g2"], name="erf"),
-            node("Add", ["g2", "one"], ["g3"], name="plus1"),
-            node("Mul", ["h4", "g3"], ["g4"], name="product"),
-            node("Mul", ["g4", "half"], ["g5"], name="gelu"),
-            node("GlobalAveragePool", ["g5"], ["p"], name="pool"),
-            node("Flatten", ["p"], ["f"], name="flatten"),
-            node("ReduceL2", ["f"], ["n"], name="length", axes=[1], keepdims=1),
-            node("Div", ["f", "n"], ["y"], name="normalize"),
-        ],
-        {"x": [1, 3, 16, 16]},
-        {"y": [1, 16]},
+    return parsed_model(
+        "(float[1,3,16,16] x) => (float[1,16] y) { [conv1] c1 = Conv<pads=[1,1,1,1]>(x, w1) "
+        "[split] r1 = Reshape(c1, split) [move] t = Transpose<perm=[0,3,5,1,2,4]>(r1) "
+        "[join] r2 = Reshape(t, join) [conv2] c2 = Conv<pads=[1,1,1,1]>(r2, w2) "
+        "[plus3] h1 = Add(c2, three) [clip] h2 = Clip(h1, zero, six) [gate] h3 = Mul(c2, h2) "
+        "[hardswish] h4 = Div(h3, six) [scaled] g1 = Div(h4, root) [erf] g2 = Erf(g1) "
+        "[plus1] g3 = Add(g2, one) [product] g4 = Mul(h4, g3) [gelu] g5 = Mul(g4, half) "
+        "[pool] p = GlobalAveragePool(g5) [flatten] f = Flatten(p) "
+        "[length] n = ReduceL2<axes=[1], keepdims=1>(f) [normalize] y = Div(f, n) }",
         [
             weight("w1", 4, 3, 3, 3),
             weight("w2", 16, 16, 3, 3),

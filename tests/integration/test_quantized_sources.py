@@ -6,6 +6,7 @@ import pytest
 from onnx import numpy_helper
 
 from edgepack.errors import BuildError
+from tests.graphs import graph_model
 from tests.integration.loose_builds import Builder
 from tests.integration.source_graphs import model_of, node, operators_of, random_weight, value_info
 
@@ -89,24 +90,17 @@ def test_a_profile_of_powers_of_two_rejects_other_scales(builder: Builder) -> No
 def _of_weights_alone() -> onnx.ModelProto:
     """Return two products of floats with weights stored as bytes."""
     integers = np.random.default_rng(3).integers(-127, 128, (2, 16, 16)).astype(np.int8)
-    nodes = [
-        node("DequantizeLinear", ["w1q", "w1s"], ["w1"], name="w1_DQ"),
-        node("MatMul", ["x", "w1"], ["h"], name="first"),
-        node("Relu", ["h"], ["r"], name="relu"),
-        node("DequantizeLinear", ["w2q", "w2s"], ["w2"], name="w2_DQ", axis=1),
-        node("MatMul", ["r", "w2"], ["y"], name="second"),
-    ]
     stored = {
         "w1q": integers[0],
         "w1s": np.array(0.004, np.float32),
         "w2q": integers[1],
         "w2s": np.linspace(0.001, 0.01, 16, dtype=np.float32),
     }
-    return model_of(
-        nodes,
-        [value_info("x", [1, 16])],
-        [value_info("y", [1, 16])],
-        [numpy_helper.from_array(array, name) for name, array in stored.items()],
+    return graph_model(
+        "(float[1,16] x) => (float[1,16] y) { [w1_DQ] w1 = DequantizeLinear(w1q, w1s) "
+        "[first] h = MatMul(x, w1) [relu] r = Relu(h) "
+        "[w2_DQ] w2 = DequantizeLinear<axis=1>(w2q, w2s) [second] y = MatMul(r, w2) }",
+        stored,
     )
 
 

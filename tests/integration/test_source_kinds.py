@@ -7,6 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import InputDeclaration, TokenInput
+from tests.graphs import graph_model
 from tests.integration.loose_builds import Builder
 from tests.integration.source_graphs import (
     model_of,
@@ -58,15 +59,10 @@ def test_old_operator_sets_are_raised_with_and_without_onnx_own_converter(
 
 
 def test_a_newer_operator_set_is_lowered_into_the_limits_of_the_profile(builder: Builder) -> None:
-    model = model_of(
-        [
-            node("MatMul", ["x", "w"], ["h"], name="product"),
-            node("Split", ["h"], ["a", "b"], name="split", axis=1, num_outputs=2),
-            node("ReduceMean", ["a", "axes"], ["m"], name="mean", keepdims=1),
-            node("Add", ["b", "m"], ["y"], name="add"),
-        ],
-        [value_info("x", [1, 6])],
-        [value_info("y", [1, 4])],
+    model = graph_model(
+        "(float[1,6] x) => (float[1,4] y) { [product] h = MatMul(x, w) "
+        "[split] a, b = Split<axis=1, num_outputs=2>(h) "
+        "[mean] m = ReduceMean<keepdims=1>(a, axes) [add] y = Add(b, m) }",
         [random_weight("w", 6, 8), numpy_helper.from_array(np.array([1]), "axes")],
         opset=18,
     )
@@ -105,15 +101,9 @@ def test_functions_of_the_model_are_written_out_and_quantized(builder: Builder) 
     function = helper.make_function(
         "mine", "Layer", ["a", "b"], ["d"], body, [helper.make_opsetid("", 17)]
     )
-    model = model_of(
-        [
-            node("Layer", ["x", "w1"], ["h"], domain="mine"),
-            node("Layer", ["h", "w2"], ["y"], domain="mine"),
-        ],
-        [value_info("x", [1, 8])],
-        [value_info("y", [1, 4])],
+    model = graph_model(
+        "(float[1,8] x) => (float[1,4] y) { h = mine.Layer(x, w1) y = mine.Layer(h, w2) }",
         [random_weight("w1", 8, 16), random_weight("w2", 16, 4)],
-        domains=["mine"],
     )
     model.functions.append(function)
     built, _ = builder(model)
@@ -144,18 +134,13 @@ def test_untidy_graphs_are_built(builder: Builder) -> None:
     """The graph has weights in Constant nodes and read twice, equal and empty names, an unused
     input, an output that is an input, initializers listed as inputs, and metadata.
     """
-    weight = random_weight("", 8, 8)
-    model = model_of(
-        [
-            node("Constant", [], ["w"], name="same", value=weight),
-            node("MatMul", ["x", "w"], ["h"], name="same"),
-            node("MatMul", ["h", "w"], ["g"], name=""),
-            node("Add", ["g", "b"], ["y"], name="same"),
-        ],
-        [value_info("x", [1, 8]), value_info("unused", [1, 2]), value_info("b", [8])],
-        [value_info("y", [1, 8]), value_info("x", [1, 8])],
+    model = graph_model(
+        "(float[1,8] x, float[1,2] unused, float[8] b) => (float[1,8] y, float[1,8] x) { "
+        "[same] w = Constant() [same] h = MatMul(x, w) g = MatMul(h, w) [same] y = Add(g, b) }",
         [random_weight("b", 8)],
     )
+    value = helper.make_attribute("value", random_weight("", 8, 8))
+    model.graph.node[0].attribute.append(value)
     model.metadata_props.add(key="labels", value="a,b")
     built, _ = builder(model)
     assert [value.name for value in built.graph.input] == ["x", "unused"]
@@ -172,20 +157,13 @@ def _stored(model: onnx.ModelProto) -> list[onnx.TensorProto]:
 
 
 def test_tokens_and_several_inputs_and_outputs(builder: Builder) -> None:
-    model = model_of(
-        [
-            node("Gather", ["table", "ids"], ["rows"], name="embed"),
-            node("Cast", ["mask"], ["weights"], name="cast", to=TensorProto.FLOAT),
-            node("Unsqueeze", ["weights", "last"], ["column"], name="column"),
-            node("Mul", ["rows", "column"], ["kept"], name="mask"),
-            node("MatMul", ["kept", "w"], ["hidden"], name="project"),
-            node("ReduceMean", ["hidden"], ["pooled"], name="pool", axes=[1], keepdims=0),
-        ],
-        [
-            value_info("ids", ["batch", "length"], TensorProto.INT64),
-            value_info("mask", ["batch", "length"], TensorProto.INT64),
-        ],
-        [value_info("hidden", ["batch", "length", 4]), value_info("pooled", ["batch", 4])],
+    model = graph_model(
+        "(int64[batch,length] ids, int64[batch,length] mask) "
+        "=> (float[batch,length,4] hidden, float[batch,4] pooled) { "
+        f"[embed] rows = Gather(table, ids) [cast] weights = Cast<to={TensorProto.FLOAT}>(mask) "
+        "[column] column = Unsqueeze(weights, last) [mask] kept = Mul(rows, column) "
+        "[project] hidden = MatMul(kept, w) "
+        "[pool] pooled = ReduceMean<axes=[1], keepdims=0>(hidden) }",
         [
             random_weight("table", 50, 8),
             random_weight("w", 8, 4),
@@ -203,13 +181,9 @@ def test_tokens_and_several_inputs_and_outputs(builder: Builder) -> None:
 
 def _gained(ir_version: int) -> onnx.ModelProto:
     """Return a product times an input with a default value."""
-    model = model_of(
-        [
-            node("MatMul", ["x", "w"], ["h"], name="product"),
-            node("Mul", ["h", "gain"], ["y"], name="scale"),
-        ],
-        [value_info("x", [1, 8]), value_info("gain", [1])],
-        [value_info("y", [1, 4])],
+    model = graph_model(
+        "(float[1,8] x, float[1] gain) => (float[1,4] y) { [product] h = MatMul(x, w) "
+        "[scale] y = Mul(h, gain) }",
         [random_weight("w", 8, 4), numpy_helper.from_array(np.array([2], np.float32), "gain")],
         opset=11,
     )

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from edgepack.agent.runtime.opening import ON_CPU
 from edgepack.bundle.golden import write_golden
@@ -29,6 +29,7 @@ from edgepack.packager.reports.reasons import sum_up
 from edgepack.packager.runtime.trial import try_model
 from edgepack.packager.search.journal import journal_folder
 from edgepack.packager.tensors.sequence import Samples
+from tests.graphs import graph_model
 from tests.simulators import warm_programs
 from tests.unit.packager_io.models import save
 
@@ -250,7 +251,7 @@ def test_a_build_that_runs_out_of_time_publishes_the_finished_profiles(
 def _endless() -> onnx.ModelProto:
     """Return a model that counts for hours."""
     value = helper.make_tensor_value_info
-    body = helper.make_graph(
+    helper.make_graph(
         [
             helper.make_node("Identity", ["go"], ["on"], name="on"),
             helper.make_node("Sin", ["state"], ["next"], name="step"),
@@ -263,14 +264,12 @@ def _endless() -> onnx.ModelProto:
         ],
         [value("on", TensorProto.BOOL, []), value("next", TensorProto.FLOAT, [1])],
     )
-    graph = helper.make_graph(
-        [helper.make_node("Loop", ["n", "", "x"], ["y"], name="loop", body=body)],
-        "endless",
-        [value("x", TensorProto.FLOAT, [1])],
-        [value("y", TensorProto.FLOAT, [1])],
-        [numpy_helper.from_array(np.array(1 << 50), "n")],
+    return graph_model(
+        "(float[1] x) => (float[1] y) { "
+        "[loop] y = Loop<body = body (int64 i, bool go, float[1] state) => (bool on, float[1] "
+        'next) { [on] on = Identity(go) [step] next = Sin(state) }>(n, "", x) }',
+        {"n": np.array(1 << 50)},
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def test_a_provider_that_hangs_is_ended_at_the_limit(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.bundle.manifest import decode_manifest
+from tests.graphs import graph_model
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("agent", "packager", "fleet", "profiles", "firmware_hooks")
@@ -105,14 +105,9 @@ def run(sources: Path, *words: str | Path, folder: Path) -> str:
 
 def toy_model() -> onnx.ModelProto:
     weights = np.random.default_rng(0).normal(0, 2, (8, 4)).astype(np.float32)
-    graph = helper.make_graph(
-        [helper.make_node("Gemm", ["x", "w"], ["parity"], "gemm")],
-        "toy",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8])],
-        [helper.make_tensor_value_info("parity", TensorProto.FLOAT, [1, 4])],
-        [numpy_helper.from_array(weights, "w")],
+    return graph_model(
+        "(float[1,8] x) => (float[1,4] parity) { [gemm] parity = Gemm(x, w) }", {"w": weights}
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 ON_DEVICE = """

@@ -22,7 +22,13 @@ from edgepack.packager.runtime.evaluator import open_plain, profile_settings
 from edgepack.packager.runtime.trial import try_model
 from edgepack.packager.tensors.sequence import Samples, SampleSplit
 from tests.integration.quantized_on_qnn import try_quantized
-from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
+from tests.unit.packager_passes.models import (
+    constant,
+    make_model,
+    parsed_model,
+    samples_for,
+    weight,
+)
 from tests.unit.packager_passes.preparing import prepare
 
 _PROFILE = load_profile("qnn-htp")
@@ -70,12 +76,11 @@ def _error_there(
 
 def _silu(rows: int) -> onnx.ModelProto:
     shape = (1, 8, rows, 10)
-    nodes = [
-        _node("Conv", ["x", "w"], ["c"], name="conv"),
-        _node("Sigmoid", ["c"], ["s"], name="sigmoid"),
-        _node("Mul", ["c", "s"], ["y"], name="silu"),
-    ]
-    return make_model(nodes, {"x": shape}, {"y": shape}, [weight("w", 8, 8, 1, 1)])
+    return parsed_model(
+        f"(float{list(shape)} x) => (float{list(shape)} y) {{ [conv] c = Conv(x, w) "
+        "[sigmoid] s = Sigmoid(c) [silu] y = Mul(c, s) }",
+        [weight("w", 8, 8, 1, 1)],
+    )
 
 
 @pytest.mark.parametrize("rows", [8, 13])
@@ -103,20 +108,19 @@ def _pool(shape: Sequence[int], pooled: Sequence[int], **how: Any) -> onnx.Model
 
 
 def _tanh() -> onnx.ModelProto:
-    nodes = [
-        _node("MatMul", ["x", "w"], ["m"], name="product"),
-        _node("Tanh", ["m"], ["y"], name="tanh"),
-    ]
-    return make_model(nodes, {"x": [1, 16, 8]}, {"y": [1, 16, 12]}, [weight("w", 8, 12)])
+    return parsed_model(
+        "(float[1,16,8] x) => (float[1,16,12] y) { [product] m = MatMul(x, w) [tanh] y = Tanh(m) }",
+        [weight("w", 8, 12)],
+    )
 
 
 def _softplus() -> onnx.ModelProto:
     shape = (1, 8, 10, 10)
-    nodes = [
-        _node("Conv", ["x", "w"], ["c"], name="conv"),
-        _node("Softplus", ["c"], ["y"], name="softplus"),
-    ]
-    return make_model(nodes, {"x": shape}, {"y": shape}, [weight("w", 8, 8, 1, 1)])
+    return parsed_model(
+        f"(float{list(shape)} x) => (float{list(shape)} y) {{ [conv] c = Conv(x, w) "
+        "[softplus] y = Softplus(c) }",
+        [weight("w", 8, 8, 1, 1)],
+    )
 
 
 def _power() -> onnx.ModelProto:
@@ -133,25 +137,22 @@ def _sum() -> onnx.ModelProto:
 
 def _lookup() -> onnx.ModelProto:
     """Return the last row of a table, 48 times, by computed indices."""
-    nodes = [
-        _node("ArgMax", ["x"], ["greatest"], name="greatest", axis=2, keepdims=0),
-        _node("Mul", ["greatest", "none"], ["zeros"], name="zeros"),
-        _node("Add", ["zeros", "last"], ["rows"], name="rows"),
-        _node("Gather", ["table", "rows"], ["y"], name="lookup"),
-    ]
     constants = [constant("none", 0, np.int64), constant("last", 63, np.int64)]
-    weights = [weight("table", 64, 16), *constants]
-    return make_model(nodes, {"x": [1, 48, 4]}, {"y": [1, 48, 16]}, weights)
+    return parsed_model(
+        "(float[1,48,4] x) => (float[1,48,16] y) { "
+        "[greatest] greatest = ArgMax<axis=2, keepdims=0>(x) [zeros] zeros = Mul(greatest, none) "
+        "[rows] rows = Add(zeros, last) [lookup] y = Gather(table, rows) }",
+        [weight("table", 64, 16), *constants],
+    )
 
 
 def _reciprocal() -> onnx.ModelProto:
     shape = [1, 4, 16]
-    nodes = [
-        _node("Sigmoid", ["x"], ["s"], name="positive"),
-        _node("Mul", ["s", "fifth"], ["f"], name="little"),
-        _node("Reciprocal", ["f"], ["y"], name="reciprocal"),
-    ]
-    return make_model(nodes, {"x": shape}, {"y": shape}, [constant("fifth", 0.2)])
+    return parsed_model(
+        f"(float{list(shape)} x) => (float{list(shape)} y) {{ [positive] s = Sigmoid(x) "
+        "[little] f = Mul(s, fifth) [reciprocal] y = Reciprocal(f) }",
+        [constant("fifth", 0.2)],
+    )
 
 
 def _pad() -> onnx.ModelProto:
@@ -214,7 +215,9 @@ def test_outputs_with_16_bits_are_right_with_the_scales_that_the_simulator_compu
     op: str, low: float, high: float, tmp_path: Path
 ) -> None:
     shape = (1, 8, 4)
-    model = make_model([_node(op, ["x"], ["y"], name="only")], {"x": shape}, {"y": shape}, [])
+    model = parsed_model(
+        f"(float{list(shape)} x) => (float{list(shape)} y) {{ [only] y = {op}(x) }}"
+    )
 
     def values(index: int) -> dict[str, np.ndarray]:
         drawn = np.random.default_rng(index).uniform(low, high, shape)
@@ -255,14 +258,14 @@ def test_a_normalized_vector_beyond_the_range_of_its_samples_keeps_its_sign(tmp_
 def _gates(factor: float) -> onnx.ModelProto:
     """Return a convolution and its HardSwish; all but the loudest have this weight scale."""
     shape = (1, 8, 4, 6)
-    nodes = [
-        _node("Conv", ["x", "w"], ["c"], name="conv"),
-        _node("HardSwish", ["c"], ["y"], name="gate"),
-    ]
     weights = np.random.default_rng(3).normal(0.0, 1.0, (8, 8, 1, 1)).astype(np.float32)
     weights /= np.abs(weights).max(axis=1, keepdims=True)
     weights *= np.array([4.0, *[127.0 * factor] * 7], np.float32).reshape(8, 1, 1, 1)
-    return make_model(nodes, {"x": shape}, {"y": shape}, [constant("w", weights)])
+    return parsed_model(
+        f"(float{list(shape)} x) => (float{list(shape)} y) {{ [conv] c = Conv(x, w) "
+        "[gate] y = HardSwish(c) }",
+        [constant("w", weights)],
+    )
 
 
 def test_channels_are_right_that_a_power_of_two_brings_to_their_hard_swish(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 
 from edgepack.agent import open_model
+from tests.graphs import graph_model
 from tests.integration.picture_builds import edgepack, install
 from tests.simulators.model_server import ModelServer
 from tests.simulators.waiting import wait_until
@@ -19,20 +20,14 @@ _ROWS = 50
 def save_embedding(path: Path, rows: int) -> None:
     """Write a model from tokens int64 [1, tokens] to the mean of their rows, float32 [1, 8]."""
     table = np.random.default_rng(3).normal(size=(rows, 8)).astype(np.float32)
-    nodes = [
-        helper.make_node("Cast", ["ids"], ["wide"], to=TensorProto.INT64),
-        helper.make_node("Gather", ["table", "wide"], ["rows"]),
-        helper.make_node("ReduceMean", ["rows"], ["y"], axes=[1], keepdims=0),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "words",
-        [helper.make_tensor_value_info("ids", TensorProto.INT32, [1, "tokens"])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8])],
-        [numpy_helper.from_array(table, "table")],
+    onnx.save(
+        graph_model(
+            f"(int32[1,tokens] ids) => (float[1,8] y) {{ wide = Cast<to={TensorProto.INT64}>(ids) "
+            "rows = Gather(table, wide) y = ReduceMean<axes=[1], keepdims=0>(rows) }",
+            {"table": table},
+        ),
+        path,
     )
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
 
 
 def build(folder: Path, key: Path, version: str, rows: int) -> Path:

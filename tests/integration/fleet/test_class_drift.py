@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from edgepack.agent import open_model
 from edgepack.tasks.arrays import Singles
+from tests.graphs import graph_model
 from tests.integration.fleet.conftest import Mosquitto, StartAgent
 from tests.integration.fleet.drifting import DriftingDevice
 from tests.simulators.building import build_archive
@@ -28,25 +29,13 @@ def classifier() -> onnx.ModelProto:
     kernel = np.zeros((3, 3, 3, 3), np.float32)
     for channel in range(3):
         kernel[channel, channel] = 1 / 9
-    nodes = [
-        helper.make_node("Conv", ["images", "kernel"], ["blurred"], "blur", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["blurred"], ["active"], "relu"),
-        helper.make_node("GlobalAveragePool", ["active"], ["pooled"], "pool"),
-        helper.make_node("Flatten", ["pooled"], ["flat"], "flatten"),
-        helper.make_node("Gemm", ["flat", "weights"], ["logits"], "classify"),
-        helper.make_node("Softmax", ["logits"], ["scores"], "softmax", axis=-1),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "surfaces",
-        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 3, 16, 16])],
-        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, [1, 3])],
-        [
-            numpy_helper.from_array(kernel, "kernel"),
-            numpy_helper.from_array(16 * np.eye(3, dtype=np.float32), "weights"),
-        ],
+    model = graph_model(
+        "(float[1,3,16,16] images) => (float[1,3] scores) { "
+        "[blur] blurred = Conv<pads=[1,1,1,1]>(images, kernel) [relu] active = Relu(blurred) "
+        "[pool] pooled = GlobalAveragePool(active) [flatten] flat = Flatten(pooled) "
+        "[classify] logits = Gemm(flat, weights) [softmax] scores = Softmax<axis=-1>(logits) }",
+        {"kernel": kernel, "weights": 16 * np.eye(3, dtype=np.float32)},
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     helper.set_model_props(model, {"names": str(dict(enumerate(NAMES)))})
     return model
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.agent.serving import capture, following
 from edgepack.agent.serving.model import Model
 from edgepack.agent.telemetry import sketches
 from edgepack.tasks.arrays import Singles
+from tests.graphs import graph_model
 from tests.integration.fleet.applications import CAMERA_NAMES, applications_of
 from tests.integration.fleet.conftest import CAMERAS, Mosquitto, StartAgent, edgepack
 from tests.integration.fleet.dashboard import Visitor
@@ -54,24 +54,12 @@ def classifier() -> onnx.ModelProto:
     for unit in range(64):
         first[unit % 3, :, unit] += 1 / 256
         second[unit, unit % 3] = 0.75
-    nodes = [
-        helper.make_node("Flatten", ["images"], ["flat"], "flatten"),
-        helper.make_node("Gemm", ["flat", "first"], ["hidden"], "first"),
-        helper.make_node("Relu", ["hidden"], ["active"], "relu"),
-        helper.make_node("Gemm", ["active", "second"], ["logits"], "second"),
-        helper.make_node("Softmax", ["logits"], ["scores"], "softmax", axis=-1),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "parts",
-        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 3, 16, 16])],
-        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, [1, 3])],
-        [
-            numpy_helper.from_array(first.reshape(768, 64), "first"),
-            numpy_helper.from_array(second, "second"),
-        ],
+    return graph_model(
+        "(float[1,3,16,16] images) => (float[1,3] scores) { [flatten] flat = Flatten(images) "
+        "[first] hidden = Gemm(flat, first) [relu] active = Relu(hidden) "
+        "[second] logits = Gemm(active, second) [softmax] scores = Softmax<axis=-1>(logits) }",
+        {"first": first.reshape(768, 64), "second": second},
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def picture(rng: np.random.Generator, label: int, light: float) -> Singles:

@@ -9,21 +9,18 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from edgepack.agent.serving import following as serving
 from edgepack.agent.serving.model import Model
+from tests.graphs import graph_model
 from tests.integration.fleet.applications import (
     CAMERA_NAMES,
     Applications,
     applications_of,
     start_cameras,
 )
-from tests.integration.fleet.conftest import (
-    CAMERAS,
-    Mosquitto,
-    StartAgent,
-)
+from tests.integration.fleet.conftest import CAMERAS, Mosquitto, StartAgent
 from tests.simulators.building import build_archive
 from tests.simulators.waiting import wait_until
 
@@ -41,24 +38,14 @@ def classifier(*, is_wrong_when_bright: bool) -> onnx.ModelProto:
         "threshold": np.array([-BRIGHT / 2]),
         "error": np.eye(CLASSES)[:1] * (1e6 if is_wrong_when_bright else 0.0),
     }
-    nodes = [
-        helper.make_node("MatMul", ["x", "weights"], ["scores"], "classify"),
-        helper.make_node("MatMul", ["x", "brightness"], ["bright"], "measure"),
-        helper.make_node("Add", ["bright", "threshold"], ["above"], "compare"),
-        helper.make_node("Relu", ["above"], ["only_above"], "cut"),
-        helper.make_node("MatMul", ["only_above", "error"], ["added"], "err"),
-        helper.make_node("Sub", ["scores", "added"], ["logits"], "add"),
-        helper.make_node("Softmax", ["logits"], ["y"], "decide", axis=-1),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "shapes",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, WIDTH])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, CLASSES])],
+    return graph_model(
+        f"(float[1,{WIDTH}] x) => (float[1,{CLASSES}] y) {{ "
+        "[classify] scores = MatMul(x, weights) [measure] bright = MatMul(x, brightness) "
+        "[compare] above = Add(bright, threshold) [cut] only_above = Relu(above) "
+        "[err] added = MatMul(only_above, error) [add] logits = Sub(scores, added) "
+        "[decide] y = Softmax<axis=-1>(logits) }",
         [numpy_helper.from_array(v.astype(np.float32), name) for name, v in values.items()],
     )
-    opset = [helper.make_opsetid("", 17)]
-    return helper.make_model(graph, opset_imports=opset, ir_version=8)
 
 
 def build(folder: Path, key: Path, number: int, *, is_wrong_when_bright: bool = False) -> Path:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 from msgspec.structs import replace
-from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.state.pointer import ActivePointer
@@ -31,6 +30,7 @@ from edgepack.bundle.tree import list_files
 from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription
 from edgepack.wire.orders import BundleRef
 from edgepack.wire.reports import Choice, DeviceFacts, ProviderFacts
+from tests.graphs import graph_model
 from tests.simulators.manifests import CPU, DIGEST, QNN, make_variant
 
 CONTENT_KEY = bytes(range(32))
@@ -81,22 +81,12 @@ def conv_model(scale: float = 1.0, side: int = 8, batch: int | str = 1) -> onnx.
     """
     rng = np.random.default_rng(0)
     weight = (rng.standard_normal((4, 3, 3, 3)) * 0.3 * scale).astype(np.float32)
-    graph = helper.make_graph(
-        [
-            helper.make_node("Conv", ["x", "w", "b"], ["c"], "conv", pads=[1, 1, 1, 1]),
-            helper.make_node("Relu", ["c"], ["r"], "relu"),
-            helper.make_node("GlobalAveragePool", ["r"], ["p"], "pool"),
-            helper.make_node("Flatten", ["p"], ["y"], "flat"),
-        ],
-        "tiny",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 3, side, side])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, 4])],
-        [
-            numpy_helper.from_array(weight, "w"),
-            numpy_helper.from_array(np.zeros(4, np.float32), "b"),
-        ],
+    return graph_model(
+        f"(float[{batch},3,{side},{side}] x) => (float[{batch},4] y) {{ "
+        "[conv] c = Conv<pads=[1,1,1,1]>(x, w, b) [relu] r = Relu(c) "
+        "[pool] p = GlobalAveragePool(r) [flat] y = Flatten(p) }",
+        {"w": weight, "b": np.zeros(4, np.float32)},
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def make_inputs(count: int = 3, side: int = 8) -> tuple[dict[str, np.ndarray], ...]:

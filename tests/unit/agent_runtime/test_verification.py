@@ -8,17 +8,12 @@ import numpy as np
 import onnx
 import pytest
 from msgspec.structs import replace
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from edgepack.agent.config import ProbeConfig
 from edgepack.agent.runtime.first_answers import FirstAnswersStore
 from edgepack.agent.runtime.opening import open_session
-from edgepack.agent.runtime.own_answers import (
-    RUNS,
-    distance,
-    repeat,
-    why_other,
-)
+from edgepack.agent.runtime.own_answers import RUNS, distance, repeat, why_other
 from edgepack.agent.runtime.sessions import Session
 from edgepack.agent.runtime.verdicts import probe_cache_key
 from edgepack.agent.runtime.verification import (
@@ -38,6 +33,7 @@ from edgepack.agent.state.verification_settings import (
     write_verification,
 )
 from edgepack.bundle.manifest import MANIFEST_FILE, Variant, decode_manifest
+from tests.graphs import graph_model
 from tests.simulators.children import child
 from tests.simulators.manifests import make_variant
 from tests.simulators.pointers import write_pointer
@@ -60,17 +56,11 @@ def int8_model() -> onnx.ModelProto:
         "w": rng.integers(-127, 128, (16, 8)).astype(np.int8),
         "scale": np.array(0.01, np.float32),
     }
-    graph = helper.make_graph(
-        [
-            helper.make_node("DequantizeLinear", ["w", "scale"], ["f"], "dq"),
-            helper.make_node("MatMul", ["x", "f"], ["y"], "mm"),
-        ],
-        "int8",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8])],
-        [numpy_helper.from_array(value, name) for name, value in values.items()],
+    return graph_model(
+        "(float[1,16] x) => (float[1,8] y) { [dq] f = DequantizeLinear(w, scale) "
+        "[mm] y = MatMul(x, f) }",
+        values,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def flip(model: onnx.ModelProto, name: str, index: int, bit: int) -> onnx.ModelProto:

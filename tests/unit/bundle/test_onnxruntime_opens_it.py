@@ -18,6 +18,7 @@ from edgepack.bundle.manifest import (
     encode_manifest,
 )
 from edgepack.bundle.signature import sign_folder
+from tests.graphs import graph_model
 
 onnx = pytest.importorskip("onnx", reason="needs onnx to make a model")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime")
@@ -39,14 +40,7 @@ def open_with_onnxruntime(folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def package(bundle: Path, private_key: PrivateKey) -> Path:
     """Return the bundle, with a loadable model in its variant `cpu`."""
-    helper = onnx.helper
-    graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"], name="relu")],
-        "tiny",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3])],
-        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, 3])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = graph_model("(float[2,3] x) => (float[2,3] y) { [relu] y = Relu(x) }")
     path = bundle / "model/cpu/model.onnx"
     path.write_bytes(model.SerializeToString())
     before = decode_manifest((bundle / "manifest.json").read_bytes())

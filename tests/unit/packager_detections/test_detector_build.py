@@ -18,6 +18,7 @@ from edgepack.packager.source.model import load_source
 from edgepack.packager.tasks.detections import with_detection_head
 from edgepack.tasks.detections.decoding import find_boxes
 from edgepack.tasks.detections.layouts import DetectionHead
+from tests.graphs import graph_model
 
 _SIDE = 64
 _HEAD = DetectionHead(layout="text-map", outputs=("map",), order="xyxy", activation="none")
@@ -33,18 +34,14 @@ def _bright_things() -> onnx.ModelProto:
         "once": np.full((4, 1, 2, 2), 3.0, np.float32),
         "bias": np.array([-6.0], np.float32),
     }
-    nodes = [
-        helper.make_node("Conv", ["picture", "mean"], ["a"], strides=[4, 4]),
-        helper.make_node("ConvTranspose", ["a", "twice"], ["b"], strides=[2, 2]),
-        helper.make_node("Relu", ["b"], ["c"]),
-        helper.make_node("ConvTranspose", ["c", "once", "bias"], ["d"], strides=[2, 2]),
-        helper.make_node("Sigmoid", ["d"], ["map"]),
-    ]
-    picture = helper.make_tensor_value_info("picture", TensorProto.FLOAT, [1, 1, _SIDE, _SIDE])
-    found = helper.make_tensor_value_info("map", TensorProto.FLOAT, [1, 1, _SIDE, _SIDE])
-    stored = [numpy_helper.from_array(v.astype(np.float32), name) for name, v in weights.items()]
-    graph = helper.make_graph(nodes, "bright", [picture], [found], stored)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    helper.make_tensor_value_info("picture", TensorProto.FLOAT, [1, 1, _SIDE, _SIDE])
+    helper.make_tensor_value_info("map", TensorProto.FLOAT, [1, 1, _SIDE, _SIDE])
+    return graph_model(
+        f"(float[1,1,{_SIDE},{_SIDE}] picture) => (float[1,1,{_SIDE},{_SIDE}] map) {{ "
+        "a = Conv<strides=[4,4]>(picture, mean) b = ConvTranspose<strides=[2,2]>(a, twice) "
+        "c = Relu(b) d = ConvTranspose<strides=[2,2]>(c, once, bias) map = Sigmoid(d) }",
+        [numpy_helper.from_array(v.astype(np.float32), name) for name, v in weights.items()],
+    )
 
 
 def _pictures(count: int) -> list[dict[str, np.ndarray]]:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from edgepack.packager.tensors.spec import TensorSpec
+from tests.graphs import graph_model
 
 IMAGE = TensorSpec(name="images", dtype="float32", shape=("batch", 3, 8, 8))
 TOKENS = TensorSpec(name="ids", dtype="int64", shape=(1, 4))
@@ -23,20 +24,12 @@ def small_cnn(
     def weight(name: str, *shape: int) -> onnx.TensorProto:
         return numpy_helper.from_array(rng.normal(0, 0.3, shape).astype(np.float32), name)
 
-    nodes = [
-        helper.make_node("Conv", ["images", "w1", "b1"], ["c1"], name="first", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c1"], ["r1"], name="relu1"),
-        helper.make_node("Conv", ["r1", "w2"], ["c2"], name="second", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c2"], ["r2"], name="relu2"),
-        helper.make_node("GlobalAveragePool", ["r2"], ["pooled"], name="pool"),
-        helper.make_node("Flatten", ["pooled"], ["flat"], name="flatten"),
-        helper.make_node("Gemm", ["flat", "w3", "b3"], ["scores"], name="classify"),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "small_cnn",
-        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [batch, 3, 8, 8])],
-        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, [batch, 10])],
+    return graph_model(
+        f"(float[{batch},3,8,8] images) => (float[{batch},10] scores) {{ "
+        "[first] c1 = Conv<pads=[1,1,1,1]>(images, w1, b1) [relu1] r1 = Relu(c1) "
+        "[second] c2 = Conv<pads=[1,1,1,1]>(r1, w2) [relu2] r2 = Relu(c2) "
+        "[pool] pooled = GlobalAveragePool(r2) [flatten] flat = Flatten(pooled) "
+        "[classify] scores = Gemm(flat, w3, b3) }",
         [
             weight("w1", 16, 3, 3, 3),
             weight("b1", 16),
@@ -44,9 +37,9 @@ def small_cnn(
             weight("w3", 24, 10),
             weight("b3", 10),
         ],
+        opset=opset,
+        ir_version=ir_version,
     )
-    opsets = [helper.make_opsetid("", opset)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
 
 
 LAYER_WIDTH = 160
@@ -63,20 +56,12 @@ def two_layers(*, opset: int = 17, nan: bool = False) -> onnx.ModelProto:
     ]
     if nan:
         weights[1][3, 4] = np.nan
-    nodes = [
-        helper.make_node("MatMul", ["x", "w0"], ["h"]),
-        helper.make_node("Add", ["h", "w2"], ["b"]),
-        helper.make_node("Relu", ["b"], ["r"]),
-        helper.make_node("MatMul", ["r", "w1"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "layers",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, LAYER_WIDTH])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, LAYER_WIDTH])],
+    return graph_model(
+        f"(float[1,{LAYER_WIDTH}] x) => (float[1,{LAYER_WIDTH}] y) {{ h = MatMul(x, w0) "
+        "b = Add(h, w2) r = Relu(b) y = MatMul(r, w1) }",
         [numpy_helper.from_array(array, f"w{i}") for i, array in enumerate(weights)],
+        opset=opset,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 def save(model: onnx.ModelProto, path: Path) -> Path:

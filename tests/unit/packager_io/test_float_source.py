@@ -5,23 +5,19 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.source.model import load_source
 from edgepack.packager.source.reference import FloatSource
+from tests.graphs import graph_model
 from tests.unit.packager_io.models import save
 
 
 def _fixed_reshape() -> onnx.ModelProto:
-    graph = helper.make_graph(
-        [helper.make_node("Reshape", ["x", "shape"], ["y"], name="fold")],
-        "fixed",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 4])],
-        [numpy_helper.from_array(np.array([3, 4], np.int64), "shape")],
+    return graph_model(
+        "(float[n,4] x) => (float[3,4] y) { [fold] y = Reshape(x, shape) }",
+        {"shape": np.array([3, 4], np.int64)},
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def test_a_sample_that_does_not_run_is_told_with_its_values_and_once(

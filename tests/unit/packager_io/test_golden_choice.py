@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from edgepack.bundle.golden import Golden
 from edgepack.errors import BuildError
@@ -15,6 +14,7 @@ from edgepack.packager.samples.golden_selection import MOST_SAMPLES, choose_gold
 from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.source.reference import FloatSource
 from edgepack.packager.tensors.sequence import Samples, digest_of
+from tests.graphs import graph_model
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 
@@ -46,14 +46,7 @@ def test_few_samples_are_all_taken(tmp_path: Path) -> None:
 
 
 def _identity(tmp_path: Path, width: int) -> SourceModel:
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [helper.make_node("Sqrt", ["x"], ["y"])],
-        "g",
-        [value("x", TensorProto.FLOAT, [1, width])],
-        [value("y", TensorProto.FLOAT, [1, width])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = graph_model(f"(float[1,{width}] x) => (float[1,{width}] y) {{ y = Sqrt(x) }}")
     return load_source(save(model, tmp_path / "sqrt.onnx"))
 
 

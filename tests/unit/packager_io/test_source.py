@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.source.model import load_source
+from tests.graphs import graph_model
 from tests.unit.packager_io.models import save, small_cnn
 from tests.unit.packager_io.refused_sources import refusal_of
 
@@ -332,14 +333,7 @@ def test_a_shape_that_does_not_fit_is_refused(
 
 
 def test_one_symbol_cannot_have_two_sizes(tmp_path: Path) -> None:
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [helper.make_node("Add", ["a", "b"], ["c"])],
-        "g",
-        [value("a", TensorProto.FLOAT, ["n"]), value("b", TensorProto.FLOAT, ["n"])],
-        [value("c", TensorProto.FLOAT, ["n"])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = graph_model("(float[n] a, float[n] b) => (float[n] c) { c = Add(a, b) }")
     path = save(model, tmp_path / "m.onnx")
     assert refusal_of(path, a=(2,), b=(3,)).problem == (
         "dimension 'n' cannot be both 2 (input 'a') and 3 (input 'b')"

@@ -14,7 +14,13 @@ from edgepack.packager.progress import silent
 from edgepack.packager.quantization.dynamic.candidate_maker import DynamicCandidateMaker
 from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
 from tests.unit.packager_passes.candidate_specs import spec
-from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
+from tests.unit.packager_passes.models import (
+    constant,
+    make_model,
+    parsed_model,
+    samples_for,
+    weight,
+)
 
 
 def _maker(model: onnx.ModelProto, folder: Path, **settings: Any) -> DynamicCandidateMaker:
@@ -37,15 +43,9 @@ def _error(model: onnx.ModelProto, built: onnx.ModelProto, folder: Path) -> floa
 
 
 def _products() -> onnx.ModelProto:
-    node = helper.make_node
-    return make_model(
-        [
-            node("MatMul", ["x", "w1"], ["a"], name="first"),
-            node("MatMul", ["x", "w3"], ["c"], name="beside"),
-            node("Gemm", ["a", "w2", "b2"], ["y"], name="last", transB=1, alpha=0.5),
-        ],
-        {"x": [4, 32]},
-        {"y": [4, 24], "c": [4, 8]},
+    return parsed_model(
+        "(float[4,32] x) => (float[4,24] y, float[4,8] c) { [first] a = MatMul(x, w1) "
+        "[beside] c = MatMul(x, w3) [last] y = Gemm<transB=1, alpha=0.5>(a, w2, b2) }",
         [
             weight("w1", 32, 50),
             weight("w2", 24, 50, seed=2),

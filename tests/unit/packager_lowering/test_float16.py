@@ -24,6 +24,7 @@ from tests.unit.packager_passes.models import (
     cnn,
     constant,
     make_model,
+    parsed_model,
     samples_for,
     weight,
 )
@@ -78,15 +79,9 @@ def test_the_whole_graph_is_16_bit_with_one_conversion_at_each_end(
 
 def _square() -> onnx.ModelProto:
     """x (4) to x * x / 1000, whose middle overflows for x = 1000."""
-    node = helper.make_node
-    return make_model(
-        [
-            node("Mul", ["x", "x"], ["squared"], name="square"),
-            node("Div", ["squared", "thousand"], ["z"], name="shrink"),
-            node("Relu", ["z"], ["y"], name="relu"),
-        ],
-        {"x": [4]},
-        {"y": [4]},
+    return parsed_model(
+        "(float[4] x) => (float[4] y) { [square] squared = Mul(x, x) "
+        "[shrink] z = Div(squared, thousand) [relu] y = Relu(z) }",
         [constant("thousand", 1000.0)],
     )
 
@@ -115,14 +110,8 @@ def test_the_stand_in_overflows_where_a_16_bit_device_does_and_plain_cpu_does_no
 
 
 def test_a_guard_against_zero_that_16_bits_would_lose_keeps_its_node_32_bit(tmp_path: Path) -> None:
-    node = helper.make_node
-    model = make_model(
-        [
-            node("Add", ["x", "guard"], ["safe"], name="guarded"),
-            node("Relu", ["safe"], ["y"], name="relu"),
-        ],
-        {"x": [4]},
-        {"y": [4]},
+    model = parsed_model(
+        "(float[4] x) => (float[4] y) { [guarded] safe = Add(x, guard) [relu] y = Relu(safe) }",
         [constant("guard", 1e-12)],
     )
     assert _maker(model, tmp_path).names == ("relu",)
@@ -138,15 +127,9 @@ def test_constants_fit_by_their_values() -> None:
 
 
 def test_moving_data_between_32_bit_nodes_needs_no_conversion(tmp_path: Path) -> None:
-    node = helper.make_node
-    model = make_model(
-        [
-            node("MatMul", ["x", "w"], ["a"], name="first"),
-            node("Transpose", ["a"], ["b"], name="turn", perm=[1, 0]),
-            node("MatMul", ["b", "v"], ["y"], name="second"),
-        ],
-        {"x": [4, 8]},
-        {"y": [8, 8]},
+    model = parsed_model(
+        "(float[4,8] x) => (float[8,8] y) { [first] a = MatMul(x, w) "
+        "[turn] b = Transpose<perm=[1,0]>(a) [second] y = MatMul(b, v) }",
         [weight("w", 8, 8), weight("v", 4, 8)],
     )
     built = _maker(model, tmp_path).build(spec("float16", ("first", "second")))
@@ -185,15 +168,8 @@ def test_bodies_of_control_flow_and_tensors_that_they_read_stay_32_bit(tmp_path:
 
 
 def test_names_that_are_taken_are_not_made_again(tmp_path: Path) -> None:
-    node = helper.make_node
-    model = make_model(
-        [
-            node("Relu", ["x"], ["x/float16"], name="a"),
-            node("Add", ["x", "x/float16"], ["y"], name="b"),
-        ],
-        {"x": [4]},
-        {"y": [4]},
-        [],
+    model = parsed_model(
+        '(float[4] x) => (float[4] y) { [a] "x/float16" = Relu(x) [b] y = Add(x, "x/float16") }'
     )
     built = _maker(model, tmp_path).build(spec("float16")).model
     made = [name for entry in built.graph.node for name in entry.output]

@@ -7,6 +7,7 @@ import pytest
 from onnx import numpy_helper
 
 from edgepack.packager.graph.saturation import may_saturate
+from tests.graphs import graph_model
 from tests.integration.source_graphs import model_of, node, value_info
 
 
@@ -54,15 +55,10 @@ def test_only_signed_weights_beside_8_bit_activations_saturate() -> None:
 
 
 def test_integer_operators_saturate_too() -> None:
-    nodes = [
-        node("DynamicQuantizeLinear", ["x"], ["xq", "xs", "xz"]),
-        node("MatMulInteger", ["xq", "w", "xz"], ["y"]),
-    ]
     weight = numpy_helper.from_array(np.full((2, 2), 127, np.int8), "w")
-    graph = model_of(
-        nodes,
-        [value_info("x", [1, 2])],
-        [value_info("y", [1, 2], onnx.TensorProto.INT32)],
+    graph = graph_model(
+        "(float[1,2] x) => (int32[1,2] y) { xq, xs, xz = DynamicQuantizeLinear(x) "
+        "y = MatMulInteger(xq, w, xz) }",
         [weight],
     ).graph
     assert may_saturate(graph)
@@ -75,13 +71,6 @@ def test_weights_that_training_leaves_as_floats_are_looked_at_as_what_they_becom
 ) -> None:
     scales = np.float32(0.01) if axis is None else np.full(2, 0.01, np.float32)
     zeros = np.zeros(np.shape(scales), np.int8)
-    nodes = [
-        node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
-        node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"]),
-        node("QuantizeLinear", ["w", "ws", "wz"], ["wq"], axis=1),
-        node("DequantizeLinear", ["wq", "ws", "wz"], ["wd"], axis=1),
-        node("MatMul", ["xd", "wd"], ["y"]),
-    ]
     constants = {
         "xs": np.float32(1),
         "xz": np.uint8(0),
@@ -89,8 +78,12 @@ def test_weights_that_training_leaves_as_floats_are_looked_at_as_what_they_becom
         "wz": zeros,
         "w": np.full((2, 2), largest, np.float32),
     }
-    stored = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
-    model = model_of(nodes, [value_info("x", [1, 2])], [value_info("y", [1, 2])], stored)
+    model = graph_model(
+        "(float[1,2] x) => (float[1,2] y) { xq = QuantizeLinear(x, xs, xz) "
+        "xd = DequantizeLinear(xq, xs, xz) wq = QuantizeLinear<axis=1>(w, ws, wz) "
+        "wd = DequantizeLinear<axis=1>(wq, ws, wz) y = MatMul(xd, wd) }",
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
     assert may_saturate(model.graph) is expected
 
 

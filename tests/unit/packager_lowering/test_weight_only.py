@@ -29,7 +29,7 @@ from edgepack.packager.runtime.model_run import ModelRunner
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.tasks.arrays import Singles
 from tests.unit.packager_passes.candidate_specs import spec
-from tests.unit.packager_passes.models import constant, make_model, weight
+from tests.unit.packager_passes.models import constant, make_model, parsed_model, weight
 
 _INPUTS = 72
 """No multiple of any block size but 8."""
@@ -58,15 +58,9 @@ def _by_gptq(matrix: Singles, grid: BlockGrid, moments: Moments) -> BlockWeight:
 
 
 def _products() -> onnx.ModelProto:
-    node = helper.make_node
-    return make_model(
-        [
-            node("MatMul", ["x", "w1"], ["a"], name="first"),
-            node("Relu", ["a"], ["r"], name="relu"),
-            node("Gemm", ["r", "w2", "b2"], ["y"], name="last", transB=1, alpha=0.5),
-        ],
-        {"x": [24, _INPUTS]},
-        {"y": [24, 48]},
+    return parsed_model(
+        f"(float[24,{_INPUTS}] x) => (float[24,48] y) {{ [first] a = MatMul(x, w1) "
+        "[relu] r = Relu(a) [last] y = Gemm<transB=1, alpha=0.5>(r, w2, b2) }",
         [weight("w1", _INPUTS, 50), weight("w2", 48, 50, seed=2), weight("b2", 48)],
     )
 
@@ -120,10 +114,8 @@ def test_onnx_runtime_computes_with_the_weights_that_the_codes_stand_for(
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_tables_are_gathered_from_codes(bits: int, tmp_path: Path) -> None:
-    model = make_model(
-        [helper.make_node("Gather", ["table", "rows"], ["y"], name="lookup")],
-        {},
-        {"y": [3, 40]},
+    model = parsed_model(
+        "() => (float[3,40] y) { [lookup] y = Gather(table, rows) }",
         [weight("table", 90, 40), constant("rows", [5, 0, 89], np.int64)],
     )
     built = _maker(model, tmp_path, bits=bits).build(spec("rtn"))
@@ -333,14 +325,9 @@ def test_ranking_computes_with_scales_of_16_bits(tmp_path: Path) -> None:
 
 
 def test_small_weights_and_products_of_two_activations_stay_float(tmp_path: Path) -> None:
-    node = helper.make_node
-    model = make_model(
-        [
-            node("MatMul", ["x", "small"], ["a"], name="small"),
-            node("MatMul", ["x", "y"], ["b"], name="dynamic"),
-        ],
-        {"x": [4, 8], "y": [8, 4]},
-        {"a": [4, 4], "b": [4, 4]},
+    model = parsed_model(
+        "(float[4,8] x, float[8,4] y) => (float[4,4] a, float[4,4] b) { "
+        "[small] a = MatMul(x, small) [dynamic] b = MatMul(x, y) }",
         [weight("small", 8, 4)],
     )
     assert _maker(model, tmp_path).names == ()

@@ -1,6 +1,6 @@
 """Small models with what quantizers stumble over, and samples for them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -8,6 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.tensors.sequence import Feeds, Samples
+from tests.graphs import graph_model
 
 _RNG_SEED = 7
 
@@ -48,31 +49,34 @@ def make_model(
     return model
 
 
+def parsed_model(
+    text: str,
+    weights: Mapping[str, np.ndarray] | Iterable[onnx.TensorProto] = (),
+    *,
+    opset: int = 17,
+) -> onnx.ModelProto:
+    """Return a checked model with shapes, see `graph_model`."""
+    model = graph_model(text, weights, opset=opset)
+    onnx.checker.check_model(model)
+    add_shapes(model)
+    return model
+
+
 def cnn(*, batch: int | str = 1) -> onnx.ModelProto:
     """Convolutions with ReLU6, pooling, two branches joined, a sigmoid, a classifier.
 
     images float32 (batch, 3, 16, 16) to scores (batch, 10).
     """
-    node = helper.make_node
-    nodes = [
-        node("Conv", ["images", "w1", "b1"], ["c1"], name="conv1", pads=[1, 1, 1, 1]),
-        node("Clip", ["c1", "zero", "six"], ["r1"], name="relu6"),
-        node("MaxPool", ["r1"], ["p1"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
-        node("Conv", ["p1", "w2", "b2"], ["c2"], name="conv2", pads=[1, 1, 1, 1]),
-        node("Sigmoid", ["c2"], ["s2"], name="sigmoid"),
-        node("ConvTranspose", ["p1", "w3"], ["c3"], name="deconv", pads=[1, 1, 1, 1]),
-        node("Relu", ["c3"], ["r3"], name="relu"),
-        node("Concat", ["s2", "r3"], ["joined"], name="concat", axis=1),
-        node("GlobalAveragePool", ["joined"], ["pooled"], name="average"),
-        node("Flatten", ["pooled"], ["flat"], name="flatten"),
-        node("Gemm", ["flat", "w4", "b4"], ["scores"], name="classify", transB=1),
-    ]
     uneven = np.geomspace(0.05, 1.0, 8, dtype=np.float32).reshape(8, 1, 1, 1)
     w1 = numpy_helper.to_array(weight("w1", 8, 3, 3, 3)) * uneven
-    return make_model(
-        nodes,
-        {"images": [batch, 3, 16, 16]},
-        {"scores": [batch, 10]},
+    return parsed_model(
+        f"(float[{batch},3,16,16] images) => (float[{batch},10] scores) {{ "
+        "[conv1] c1 = Conv<pads=[1,1,1,1]>(images, w1, b1) [relu6] r1 = Clip(c1, zero, six) "
+        "[pool] p1 = MaxPool<kernel_shape=[2,2], strides=[2,2]>(r1) "
+        "[conv2] c2 = Conv<pads=[1,1,1,1]>(p1, w2, b2) [sigmoid] s2 = Sigmoid(c2) "
+        "[deconv] c3 = ConvTranspose<pads=[1,1,1,1]>(p1, w3) [relu] r3 = Relu(c3) "
+        "[concat] joined = Concat<axis=1>(s2, r3) [average] pooled = GlobalAveragePool(joined) "
+        "[flatten] flat = Flatten(pooled) [classify] scores = Gemm<transB=1>(flat, w4, b4) }",
         [
             numpy_helper.from_array(w1, "w1"),
             weight("b1", 8),
@@ -89,24 +93,14 @@ def cnn(*, batch: int | str = 1) -> onnx.ModelProto:
 
 def attention(*, mask_value: float = -3.4e38) -> onnx.ModelProto:
     """One attention head with a causal mask: tokens float32 (1, 8, 16) to mixed (1, 8, 4)."""
-    node = helper.make_node
-    nodes = [
-        node("MatMul", ["tokens", "wq"], ["q"], name="query"),
-        node("MatMul", ["tokens", "wk"], ["k"], name="key"),
-        node("MatMul", ["tokens", "wv"], ["v"], name="value"),
-        node("Transpose", ["k"], ["kt"], name="transpose", perm=[0, 2, 1]),
-        node("MatMul", ["q", "kt"], ["raw"], name="scores"),
-        node("Mul", ["raw", "quarter"], ["scaled"], name="scale"),
-        node("Add", ["scaled", "mask"], ["masked"], name="mask_scores"),
-        node("Softmax", ["masked"], ["weights"], name="softmax", axis=-1),
-        node("MatMul", ["weights", "v"], ["mix"], name="mix"),
-        node("MatMul", ["mix", "wo"], ["mixed"], name="project"),
-    ]
     mask = np.triu(np.full((8, 8), mask_value, dtype=np.float32), 1)
-    return make_model(
-        nodes,
-        {"tokens": [1, 8, 16]},
-        {"mixed": [1, 8, 4]},
+    return parsed_model(
+        "(float[1,8,16] tokens) => (float[1,8,4] mixed) { [query] q = MatMul(tokens, wq) "
+        "[key] k = MatMul(tokens, wk) [value] v = MatMul(tokens, wv) "
+        "[transpose] kt = Transpose<perm=[0,2,1]>(k) [scores] raw = MatMul(q, kt) "
+        "[scale] scaled = Mul(raw, quarter) [mask_scores] masked = Add(scaled, mask) "
+        "[softmax] weights = Softmax<axis=-1>(masked) [mix] mix = MatMul(weights, v) "
+        "[project] mixed = MatMul(mix, wo) }",
         [
             weight("wq", 16, 16),
             weight("wk", 16, 16, seed=1),
@@ -138,14 +132,9 @@ def spread_model(spread: float) -> onnx.ModelProto:
     With 300 no 8 bits hold both, and 16 do; with 1e4 no type does.
     """
     pick = np.array([[0, 0, 0], [90, 0, 0], [0, 90, 0], [0, 0, 90]], dtype=np.float32)
-    return make_model(
-        [
-            helper.make_node("MatMul", ["x", "easy"], ["h"], name="easy_layer"),
-            helper.make_node("MatMul", ["h", "spread"], ["s"], name="spread_layer"),
-            helper.make_node("MatMul", ["s", "pick"], ["y"], name="pick_layer"),
-        ],
-        {"x": [1, 4]},
-        {"y": [1, 3]},
+    return parsed_model(
+        "(float[1,4] x) => (float[1,3] y) { [easy_layer] h = MatMul(x, easy) "
+        "[spread_layer] s = MatMul(h, spread) [pick_layer] y = MatMul(s, pick) }",
         [
             weight("easy", 4, 4),
             numpy_helper.from_array(np.diag([spread, 1.0, 1.0, 1.0]).astype(np.float32), "spread"),

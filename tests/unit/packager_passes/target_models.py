@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
 
 from edgepack.packager.tensors.sequence import Feeds, Samples
-from tests.unit.packager_passes.models import constant, make_model, weight
+from tests.graphs import graph_model
+from tests.unit.packager_passes.models import constant, parsed_model, weight
 
 _TOKENS, _WORDS = 6, 11
 
@@ -23,24 +23,13 @@ class Target:
 
 def residual_cnn() -> Target:
     """Conv, Relu, a residual Add, Sigmoid and Tanh joined by Concat, pooling, Gemm."""
-    node = helper.make_node
-    model = make_model(
-        [
-            node("Conv", ["x", "w1", "b1"], ["c1"], name="stem", pads=[1, 1, 1, 1]),
-            node("Relu", ["c1"], ["r1"], name="stem_relu"),
-            node("Conv", ["r1", "w2", "b2"], ["c2"], name="body", pads=[1, 1, 1, 1]),
-            node("Add", ["c2", "r1"], ["sum"], name="residual"),
-            node("Mul", ["sum", "gain"], ["scaled"], name="gain_by_constant"),
-            node("Sigmoid", ["scaled"], ["s"], name="sigmoid"),
-            node("Tanh", ["scaled"], ["t"], name="tanh"),
-            node("Mul", ["t", "five"], ["louder"], name="louder"),
-            node("Concat", ["s", "louder"], ["joined"], name="join", axis=1),
-            node("GlobalAveragePool", ["joined"], ["pooled"], name="pool"),
-            node("Flatten", ["pooled"], ["flat"], name="flatten"),
-            node("Gemm", ["flat", "w3", "b3"], ["y"], name="classify", transB=1),
-        ],
-        {"x": [1, 3, 8, 8]},
-        {"y": [1, 5]},
+    model = parsed_model(
+        "(float[1,3,8,8] x) => (float[1,5] y) { [stem] c1 = Conv<pads=[1,1,1,1]>(x, w1, b1) "
+        "[stem_relu] r1 = Relu(c1) [body] c2 = Conv<pads=[1,1,1,1]>(r1, w2, b2) "
+        "[residual] sum = Add(c2, r1) [gain_by_constant] scaled = Mul(sum, gain) "
+        "[sigmoid] s = Sigmoid(scaled) [tanh] t = Tanh(scaled) [louder] louder = Mul(t, five) "
+        "[join] joined = Concat<axis=1>(s, louder) [pool] pooled = GlobalAveragePool(joined) "
+        "[flatten] flat = Flatten(pooled) [classify] y = Gemm<transB=1>(flat, w3, b3) }",
         [
             weight("w1", 4, 3, 3, 3),
             weight("b1", 4),
@@ -57,27 +46,16 @@ def residual_cnn() -> Target:
 
 def transformer() -> Target:
     """LayerNormalization, attention with Softmax, a residual, and Gelu written with Erf."""
-    node = helper.make_node
-    model = make_model(
-        [
-            node("LayerNormalization", ["x", "gamma", "beta"], ["n"], name="norm", axis=-1),
-            node("MatMul", ["n", "wq"], ["q"], name="query"),
-            node("MatMul", ["n", "wk"], ["k"], name="key"),
-            node("MatMul", ["n", "wv"], ["v"], name="value"),
-            node("Transpose", ["k"], ["kt"], name="turn", perm=[0, 2, 1]),
-            node("MatMul", ["q", "kt"], ["logits"], name="logits"),
-            node("Softmax", ["logits"], ["attention"], name="softmax", axis=-1),
-            node("MatMul", ["attention", "v"], ["mixed"], name="mix"),
-            node("Add", ["mixed", "x"], ["sum"], name="residual"),
-            node("Div", ["sum", "root"], ["divided"], name="gelu_divide"),
-            node("Erf", ["divided"], ["erf"], name="gelu_erf"),
-            node("Add", ["erf", "one"], ["shifted"], name="gelu_add"),
-            node("Mul", ["sum", "shifted"], ["product"], name="gelu_multiply"),
-            node("Mul", ["product", "half"], ["gelu"], name="gelu_halve"),
-            node("MatMul", ["gelu", "wo"], ["y"], name="project"),
-        ],
-        {"x": [1, _TOKENS, 8]},
-        {"y": [1, _TOKENS, 4]},
+    model = parsed_model(
+        f"(float[1,{_TOKENS},8] x) => (float[1,{_TOKENS},4] y) {{ "
+        "[norm] n = LayerNormalization<axis=-1>(x, gamma, beta) [query] q = MatMul(n, wq) "
+        "[key] k = MatMul(n, wk) [value] v = MatMul(n, wv) "
+        "[turn] kt = Transpose<perm=[0,2,1]>(k) [logits] logits = MatMul(q, kt) "
+        "[softmax] attention = Softmax<axis=-1>(logits) [mix] mixed = MatMul(attention, v) "
+        "[residual] sum = Add(mixed, x) [gelu_divide] divided = Div(sum, root) "
+        "[gelu_erf] erf = Erf(divided) [gelu_add] shifted = Add(erf, one) "
+        "[gelu_multiply] product = Mul(sum, shifted) [gelu_halve] gelu = Mul(product, half) "
+        "[project] y = MatMul(gelu, wo) }",
         [
             weight("gamma", 8, scale=1.0),
             weight("beta", 8),
@@ -95,15 +73,11 @@ def transformer() -> Target:
 
 def decoder() -> Target:
     """ConvTranspose and Resize, as segmentation heads have them."""
-    node = helper.make_node
-    model = make_model(
-        [
-            node("Conv", ["x", "w1", "b1"], ["c1"], name="encode", strides=[2, 2]),
-            node("ConvTranspose", ["c1", "w2", "b2"], ["c2"], name="grow", strides=[2, 2]),
-            node("Resize", ["c2", "", "factors"], ["y"], name="resize", mode="nearest"),
-        ],
-        {"x": [1, 3, 8, 8]},
-        {"y": [1, 2, 16, 16]},
+    model = parsed_model(
+        "(float[1,3,8,8] x) => (float[1,2,16,16] y) { "
+        "[encode] c1 = Conv<strides=[2,2]>(x, w1, b1) "
+        "[grow] c2 = ConvTranspose<strides=[2,2]>(c1, w2, b2) "
+        '[resize] y = Resize<mode="nearest">(c2, "", factors) }',
         [
             weight("w1", 4, 3, 2, 2),
             weight("b1", 4),
@@ -117,17 +91,11 @@ def decoder() -> Target:
 
 def recurrent() -> Target:
     """Tokens looked up in a table, an LSTM, a product: int64 in, float out."""
-    node = helper.make_node
-    graph = helper.make_graph(
-        [
-            node("Gather", ["table", "tokens"], ["looked_up"], name="look_up"),
-            node("LSTM", ["looked_up", "w", "r", "b"], ["steps"], name="lstm", hidden_size=4),
-            node("Squeeze", ["steps", "axis"], ["flat"], name="squeeze"),
-            node("MatMul", ["flat", "out"], ["y"], name="project"),
-        ],
-        "graph",
-        [helper.make_tensor_value_info("tokens", TensorProto.INT64, [_TOKENS, 1])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [_TOKENS, 1, 3])],
+    model = graph_model(
+        f"(int64[{_TOKENS},1] tokens) => (float[{_TOKENS},1,3] y) {{ "
+        "[look_up] looked_up = Gather(table, tokens) "
+        "[lstm] steps = LSTM<hidden_size=4>(looked_up, w, r, b) "
+        "[squeeze] flat = Squeeze(steps, axis) [project] y = MatMul(flat, out) }",
         [
             weight("table", _WORDS, 4, scale=1.0),
             weight("w", 1, 16, 4),
@@ -137,7 +105,6 @@ def recurrent() -> Target:
             weight("out", 4, 3),
         ],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
     def read(index: int) -> Feeds:
         rng = np.random.default_rng(index)

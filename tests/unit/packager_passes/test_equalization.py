@@ -13,7 +13,13 @@ from edgepack.packager.quantization.equalization.cross_layer import can_equalize
 from edgepack.packager.quantization.equalization.smooth import can_smooth, smooth
 from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
 from edgepack.packager.tensors.sequence import Feeds, Samples
-from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
+from tests.unit.packager_passes.models import (
+    constant,
+    make_model,
+    parsed_model,
+    samples_for,
+    weight,
+)
 
 node = helper.make_node
 _AFFINE = {"gain/smoothed", "shift/smoothed"}
@@ -137,15 +143,9 @@ def test_reshapes_before_the_products_are_looked_through(
 
 
 def test_outliers_that_nothing_can_take_over_are_divided_by_a_mul(tmp_path: Path) -> None:
-    model = make_model(
-        [
-            node("Mul", ["x", "gamma"], ["scaled"], name="gain"),
-            node("Sigmoid", ["scaled"], ["ignored"], name="sigmoid"),
-            node("Relu", ["scaled"], ["r"], name="relu"),
-            node("MatMul", ["r", "w"], ["y"], name="product"),
-        ],
-        {"x": [4, 8]},
-        {"y": [4, 8], "ignored": [4, 8]},
+    model = parsed_model(
+        "(float[4,8] x) => (float[4,8] y, float[4,8] ignored) { [gain] scaled = Mul(x, gamma) "
+        "[sigmoid] ignored = Sigmoid(scaled) [relu] r = Relu(scaled) [product] y = MatMul(r, w) }",
         [_with_outlier("gamma", 8), weight("w", 8, 8)],
     )
     after, note = smooth(model, 0.5, samples_for(model, 4), tmp_path)
@@ -167,11 +167,8 @@ def test_types_stay_known_behind_an_operator_of_onnx_runtimes_own(tmp_path: Path
 
 
 def test_a_product_of_two_activations_cannot_be_smoothed() -> None:
-    model = make_model(
-        [node("MatMul", ["x", "z"], ["y"], name="product")],
-        {"x": [4, 8], "z": [8, 4]},
-        {"y": [4, 4]},
-        [],
+    model = parsed_model(
+        "(float[4,8] x, float[8,4] z) => (float[4,4] y) { [product] y = MatMul(x, z) }"
     )
     assert not can_smooth(index_graph(model.graph))
 

@@ -27,7 +27,7 @@ from edgepack.packager.quantization.static.plan import make_plan
 from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
 from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_passes.candidate_specs import spec
-from tests.unit.packager_passes.models import make_model, weight
+from tests.unit.packager_passes.models import make_model, parsed_model, weight
 
 _NEAREST = spec("minmax")
 _BY_GPTQ = spec("minmax", has_gptq_weights=True)
@@ -65,16 +65,12 @@ def _convolution(
 
 
 def _network() -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("Conv", ["x", "w1"], ["a"], name="whole", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["a"], ["r"], name="relu"),
-        helper.make_node("Conv", ["r", "w2"], ["b"], name="depthwise", group=8),
-        helper.make_node("GlobalAveragePool", ["b"], ["p"], name="pool"),
-        helper.make_node("Flatten", ["p"], ["f"], name="flatten"),
-        helper.make_node("Gemm", ["f", "w3"], ["y"], name="classify", transB=1),
-    ]
-    weights = [weight("w1", 8, 8, 3, 3), weight("w2", 8, 1, 3, 3), weight("w3", 5, 8)]
-    return make_model(nodes, {"x": (1, 8, 8, 8)}, {"y": (1, 5)}, weights)
+    return parsed_model(
+        "(float[1,8,8,8] x) => (float[1,5] y) { [whole] a = Conv<pads=[1,1,1,1]>(x, w1) "
+        "[relu] r = Relu(a) [depthwise] b = Conv<group=8>(r, w2) [pool] p = GlobalAveragePool(b) "
+        "[flatten] f = Flatten(p) [classify] y = Gemm<transB=1>(f, w3) }",
+        [weight("w1", 8, 8, 3, 3), weight("w2", 8, 1, 3, 3), weight("w3", 5, 8)],
+    )
 
 
 def _product(model: onnx.ModelProto) -> Product:
@@ -138,8 +134,9 @@ def test_a_layer_that_held_back_samples_speak_against_keeps_its_nearest_integers
     tmp_path: Path,
 ) -> None:
     # Samples take turns: what makes up for errors on every other one does harm on the rest.
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")]
-    model = make_model(nodes, {"x": (1, 64)}, {"y": (1, 4)}, [weight("w", 64, 4)])
+    model = parsed_model(
+        "(float[1,64] x) => (float[1,4] y) { [product] y = MatMul(x, w) }", [weight("w", 64, 4)]
+    )
 
     def read(index: int) -> dict[str, npt.NDArray[np.generic]]:
         values = np.random.default_rng([index]).normal(0, 1, (1, 32)).astype(np.float32)
@@ -185,8 +182,9 @@ def test_the_windows_of_a_convolution_are_what_its_weights_are_multiplied_with(
 
 
 def test_every_other_sample_counts_for_one_half(tmp_path: Path) -> None:
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")]
-    model = make_model(nodes, {"x": (1, 2)}, {"y": (1, 1)}, [weight("w", 2, 1)])
+    model = parsed_model(
+        "(float[1,2] x) => (float[1,1] y) { [product] y = MatMul(x, w) }", [weight("w", 2, 1)]
+    )
     samples = Samples(
         count=3,
         read=lambda index: {"x": np.array([[index + 1, 1]], dtype=np.float32)},
@@ -210,11 +208,10 @@ def test_products_are_divided_so_that_each_part_fits() -> None:
 
 
 def test_a_weight_that_two_products_share_is_left_to_its_nearest_integers() -> None:
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),
-        helper.make_node("MatMul", ["a", "w"], ["y"], name="second"),
-    ]
-    model = make_model(nodes, {"x": (1, 4)}, {"y": (1, 4)}, [weight("w", 4, 4)])
+    model = parsed_model(
+        "(float[1,4] x) => (float[1,4] y) { [first] a = MatMul(x, w) [second] y = MatMul(a, w) }",
+        [weight("w", 4, 4)],
+    )
     index = index_graph(model.graph)
     plans = make_plan(index, _settings(), ()).nodes
     assert [find_product(index, plan) for plan in plans] == [None, None]

@@ -15,11 +15,12 @@ from edgepack.packager.quantization.static.candidate_maker import StaticCandidat
 from edgepack.packager.runtime.model_run import ModelRunner
 from edgepack.packager.tasks.noise import NoiseMeter
 from edgepack.packager.tensors.sequence import Samples
+from tests.graphs import graph_model
 from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import (
     cnn,
     constant,
-    make_model,
+    parsed_model,
     samples_for,
     spread_model,
     weight,
@@ -115,14 +116,9 @@ def test_where_types_meet_one_dequantize_feeds_one_quantize_and_nothing_else(
 def test_an_input_that_both_kinds_read_is_quantized_from_the_floats_for_each(
     tmp_path: Path,
 ) -> None:
-    model = make_model(
-        [
-            node("MatMul", ["x", "w"], ["a"], name="fine"),
-            node("MatMul", ["x", "v"], ["b"], name="coarse"),
-            node("Add", ["a", "b"], ["y"], name="add"),
-        ],
-        {"x": [1, 4]},
-        {"y": [1, 4]},
+    model = parsed_model(
+        "(float[1,4] x) => (float[1,4] y) { [fine] a = MatMul(x, w) [coarse] b = MatMul(x, v) "
+        "[add] y = Add(a, b) }",
         [weight("w", 4, 4), weight("v", 4, 4, seed=1)],
     )
     graph, types = _with_high_precision(model, tmp_path, "fine")
@@ -140,14 +136,9 @@ def test_what_only_moves_values_goes_with_the_node_that_makes_them(tmp_path: Pat
 
 
 def test_what_moves_an_input_goes_with_a_reader_of_high_precision(tmp_path: Path) -> None:
-    model = make_model(
-        [
-            node("Transpose", ["x"], ["t"], name="turn", perm=[1, 0]),
-            node("Reshape", ["t", "shape"], ["r"], name="flatten"),
-            node("MatMul", ["r", "w"], ["y"], name="product"),
-        ],
-        {"x": [2, 4]},
-        {"y": [1, 4]},
+    model = parsed_model(
+        "(float[2,4] x) => (float[1,4] y) { [turn] t = Transpose<perm=[1,0]>(x) "
+        "[flatten] r = Reshape(t, shape) [product] y = MatMul(r, w) }",
         [constant("shape", [1, 8], np.int64), weight("w", 8, 4)],
     )
     _, types = _with_high_precision(model, tmp_path, "product")
@@ -155,14 +146,9 @@ def test_what_moves_an_input_goes_with_a_reader_of_high_precision(tmp_path: Path
 
 
 def test_the_rectifier_of_a_node_gets_high_precision_with_it(tmp_path: Path) -> None:
-    model = make_model(
-        [
-            node("Conv", ["x", "w"], ["c"], name="conv"),
-            node("Clip", ["c", "low", "high"], ["r"], name="clip"),
-            node("Conv", ["r", "v"], ["y"], name="next"),
-        ],
-        {"x": [1, 3, 4, 4]},
-        {"y": [1, 4, 4, 4]},
+    model = parsed_model(
+        "(float[1,3,4,4] x) => (float[1,4,4,4] y) { [conv] c = Conv(x, w) "
+        "[clip] r = Clip(c, low, high) [next] y = Conv(r, v) }",
         [
             weight("w", 4, 3, 1, 1),
             weight("v", 4, 4, 1, 1),
@@ -210,14 +196,9 @@ def test_16_bits_hold_what_8_lose(tmp_path: Path) -> None:
 
 
 def test_an_uneven_join_is_high_precision_where_16_bits_hold_it(tmp_path: Path) -> None:
-    model = make_model(
-        [
-            node("Mul", ["x", "large"], ["boxes"], name="boxes"),
-            node("Sigmoid", ["x"], ["scores"], name="scores"),
-            node("Concat", ["boxes", "scores"], ["y"], name="join", axis=0),
-        ],
-        {"x": [2, 4]},
-        {"y": [4, 4]},
+    model = parsed_model(
+        "(float[2,4] x) => (float[4,4] y) { [boxes] boxes = Mul(x, large) "
+        "[scores] scores = Sigmoid(x) [join] y = Concat<axis=0>(boxes, scores) }",
         [constant("large", 300.0)],
     )
     _, types = _with_high_precision(model, tmp_path)
@@ -265,19 +246,12 @@ def test_where_activations_have_16_bits_already_no_node_gets_more(tmp_path: Path
 
 
 def test_a_table_that_is_looked_up_stays_as_small_as_it_is(tmp_path: Path) -> None:
-    graph = helper.make_graph(
-        [
-            node("Gather", ["table", "tokens"], ["looked_up"], name="look_up"),
-            node("MatMul", ["looked_up", "w"], ["y"], name="product"),
-        ],
-        "graph",
-        [helper.make_tensor_value_info("tokens", onnx.TensorProto.INT64, [3])],
-        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [3, 2])],
-        [weight("table", 9, 4), weight("w", 4, 2)],
-    )
-    opsets = [helper.make_opsetid("", 17)]
     model = onnx.shape_inference.infer_shapes(
-        helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        graph_model(
+            "(int64[3] tokens) => (float[3,2] y) { [look_up] looked_up = Gather(table, tokens) "
+            "[product] y = MatMul(looked_up, w) }",
+            [weight("table", 9, 4), weight("w", 4, 2)],
+        )
     )
     samples = Samples(count=2, read=lambda _: {"tokens": np.arange(3)}, source="the test")
     calibrated = CalibratedModel(

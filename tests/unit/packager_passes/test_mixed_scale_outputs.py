@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.profiles.pass_settings import Quantize
@@ -17,7 +16,7 @@ from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.values.measure import explain
 from edgepack.tasks.values.parts import Part
 from tests.unit.packager_passes.candidate_specs import spec
-from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
+from tests.unit.packager_passes.models import constant, parsed_model, samples_for, weight
 
 _WHOLE_GRAPH = Quantize(ops="all", activations="uint8", weights="uint8")
 
@@ -80,18 +79,11 @@ def test_channels_of_like_size_are_judged_together() -> None:
 
 def _detector() -> onnx.ModelProto:
     """x float32 (1, 8, 10) to joined (1, 8, 10): 4 channels of boxes, 4 of scores."""
-    nodes = [
-        helper.make_node("Conv", ["x", "w1"], ["raw_boxes"], name="boxes"),
-        helper.make_node("Mul", ["raw_boxes", "stride"], ["scaled"], name="scale"),
-        helper.make_node("Conv", ["x", "w2"], ["raw_scores"], name="scores"),
-        helper.make_node("Sigmoid", ["raw_scores"], ["score"], name="sigmoid"),
-        helper.make_node("Concat", ["scaled", "score"], ["joined"], name="join", axis=1),
-        helper.make_node("Transpose", ["joined"], ["y"], name="turn", perm=[0, 2, 1]),
-    ]
-    return make_model(
-        nodes,
-        {"x": [1, 8, 10]},
-        {"y": [1, 10, 8]},
+    return parsed_model(
+        "(float[1,8,10] x) => (float[1,10,8] y) { [boxes] raw_boxes = Conv(x, w1) "
+        "[scale] scaled = Mul(raw_boxes, stride) [scores] raw_scores = Conv(x, w2) "
+        "[sigmoid] score = Sigmoid(raw_scores) [join] joined = Concat<axis=1>(scaled, score) "
+        "[turn] y = Transpose<perm=[0,2,1]>(joined) }",
         [weight("w1", 4, 8, 1), weight("w2", 4, 8, 1), constant("stride", 200.0)],
     )
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import onnx
 import pytest
 from msgspec.structs import replace
-from onnx import helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.gates.verdict import Verdict
@@ -17,7 +16,7 @@ from edgepack.packager.search.candidates import Candidate, CandidateMeasurement,
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.tensors.sequence import SampleSplit
 from tests.unit.packager_passes.candidate_specs import spec
-from tests.unit.packager_passes.models import make_model, samples_for, weight
+from tests.unit.packager_passes.models import parsed_model, samples_for, weight
 from tests.unit.packager_passes.preparing import prepare
 
 
@@ -96,13 +95,8 @@ def test_where_nothing_was_lowered_there_is_nothing_to_compare_with() -> None:
 
 def _refuse(folder: Path, resources: Resources | None = None) -> str:
     """The refusal of a model of two products, for xint8."""
-    model = make_model(
-        [
-            helper.make_node("MatMul", ["x", "w0"], ["h"], name="first"),
-            helper.make_node("MatMul", ["h", "w1"], ["y"], name="second"),
-        ],
-        {"x": [1, 8]},
-        {"y": [1, 8]},
+    model = parsed_model(
+        "(float[1,8] x) => (float[1,8] y) { [first] h = MatMul(x, w0) [second] y = MatMul(h, w1) }",
         [weight(f"w{i}", 8, 8, seed=i) for i in range(2)],
     )
     onnx.save(model, folder / "model.onnx")

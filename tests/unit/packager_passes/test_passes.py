@@ -21,12 +21,7 @@ from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.fix_shapes import fix_shapes
 from edgepack.packager.passes.optimize import optimize
 from edgepack.packager.passes.runner import run_float_passes
-from edgepack.packager.profiles.pass_settings import (
-    ClampMask,
-    Clean,
-    FixShapes,
-    Optimize,
-)
+from edgepack.packager.profiles.pass_settings import ClampMask, Clean, FixShapes, Optimize
 from edgepack.packager.profiles.reading import load_profile, resolve_profile
 from edgepack.packager.profiles.schema import Limits
 from edgepack.packager.progress import silent
@@ -36,6 +31,7 @@ from tests.unit.packager_passes.models import (
     cnn,
     constant,
     make_model,
+    parsed_model,
     samples_for,
     weight,
 )
@@ -94,22 +90,11 @@ def test_clean_turns_an_untidy_export_into_plain_onnx(tmp_path: Path) -> None:
 
 
 def test_clean_drops_what_nothing_reads_and_keeps_what_bodies_read(tmp_path: Path) -> None:
-    node = helper.make_node
-    body = helper.make_graph(
-        [node("Relu", ["h"], ["inner"])],
-        "body",
-        [],
-        [helper.make_tensor_value_info("inner", 1, [1, 4])],
-    )
-    model = make_model(
-        [
-            node("Tanh", ["x"], ["h"], name="read_in_a_body"),
-            node("Relu", ["x"], ["unread"], name="unread"),
-            node("Sigmoid", ["unread"], ["nor_this"], name="nor_this"),
-            node("If", ["yes"], ["y"], name="if", then_branch=body, else_branch=body),
-        ],
-        {"x": [1, 4]},
-        {"y": [1, 4]},
+    body = "body () => (float[1,4] inner) { inner = Relu(h) }"
+    model = parsed_model(
+        "(float[1,4] x) => (float[1,4] y) { [read_in_a_body] h = Tanh(x) "
+        "[unread] unread = Relu(x) [nor_this] nor_this = Sigmoid(unread) "
+        f"[if] y = If<then_branch = {body}, else_branch = {body}>(yes) }}",
         [constant("yes", True, np.bool_)],
     )
     after = clean(copy_of(model), Clean(opset=17), _context(model, tmp_path)).model
@@ -171,14 +156,9 @@ def test_operator_sets_before_11_are_raised_and_keep_what_they_compute(
 
 
 def test_clean_refuses_an_opset_that_cannot_be_converted(tmp_path: Path) -> None:
-    model = make_model(
-        [
-            helper.make_node("Cast", ["x"], ["axes"], to=onnx.TensorProto.INT64),
-            helper.make_node("ReduceMean", ["x", "axes"], ["y"], name="mean"),
-        ],
-        {"x": [1]},
-        {"y": [1]},
-        [],
+    model = parsed_model(
+        f"(float[1] x) => (float[1] y) {{ axes = Cast<to={onnx.TensorProto.INT64}>(x) "
+        "[mean] y = ReduceMean(x, axes) }",
         opset=18,
     )
     with pytest.raises(BuildError) as caught:
@@ -197,13 +177,9 @@ def test_open_dimensions_are_refused_with_the_option_that_fixes_them(tmp_path: P
 
 
 def test_optimize_merges_batch_normalization_into_the_convolution(tmp_path: Path) -> None:
-    model = make_model(
-        [
-            helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
-            helper.make_node("BatchNormalization", ["c", "s", "b", "m", "v"], ["y"], name="bn"),
-        ],
-        {"x": [1, 2, 4, 4]},
-        {"y": [1, 3, 2, 2]},
+    model = parsed_model(
+        "(float[1,2,4,4] x) => (float[1,3,2,2] y) { [conv] c = Conv(x, w) "
+        "[bn] y = BatchNormalization(c, s, b, m, v) }",
         [
             weight("w", 3, 2, 3, 3),
             *(weight(name, 3, seed=1) for name in "sbm"),
@@ -238,12 +214,7 @@ def test_a_mask_becomes_the_smallest_value_that_keeps_the_outputs(tmp_path: Path
 
 def test_a_large_negative_constant_that_is_no_mask_stays(tmp_path: Path) -> None:
     bias = numpy_helper.from_array(np.full(4, -2e4, dtype=np.float32), "bias")
-    model = make_model(
-        [helper.make_node("Add", ["x", "bias"], ["y"], name="add")],
-        {"x": [1, 4]},
-        {"y": [1, 4]},
-        [bias],
-    )
+    model = parsed_model("(float[1,4] x) => (float[1,4] y) { [add] y = Add(x, bias) }", [bias])
     result = clamp_mask(copy_of(model), ClampMask(), _context(model, tmp_path))
     assert numpy_helper.to_array(result.model.graph.initializer[0]).min() == -2e4
     assert "stay: the outputs change without them" in result.notes[0]

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from edgepack.agent.runtime.opening import ON_CPU, ProviderSettings, open_model_file
 from edgepack.errors import BuildError
@@ -21,7 +21,7 @@ from edgepack.packager.runtime.trial import try_model
 from edgepack.tasks.arrays import Tensor
 from edgepack.tasks.plain_error import PlainError, measure_error
 from tests.unit.packager_passes.candidate_specs import spec
-from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
+from tests.unit.packager_passes.models import constant, parsed_model, samples_for, weight
 
 QNN_PROFILES = [
     name for name in list_profiles() if load_profile(name).device.provider == "QNNExecutionProvider"
@@ -36,16 +36,9 @@ def uneven_convolutions() -> onnx.ModelProto:
     faint = np.array([0.01, 1.0, 1.0, 1.0], dtype=np.float32)
     first = numpy_helper.to_array(weight("", 4, 3, 1, 1)) * faint.reshape(-1, 1, 1, 1)
     uneven = numpy_helper.to_array(weight("", 4, 4, 1, 1)) / faint.reshape(1, -1, 1, 1)
-    node = helper.make_node
-    return make_model(
-        [
-            node("Conv", ["x", "w1"], ["a"], name="first"),
-            node("Conv", ["a", "w2"], ["b"], name="uneven"),
-            node("Relu", ["b"], ["c"], name="relu"),
-            node("Conv", ["c", "w3"], ["y"], name="last"),
-        ],
-        {"x": [1, 3, 8, 8]},
-        {"y": [1, 4, 8, 8]},
+    return parsed_model(
+        "(float[1,3,8,8] x) => (float[1,4,8,8] y) { [first] a = Conv(x, w1) "
+        "[uneven] b = Conv(a, w2) [relu] c = Relu(b) [last] y = Conv(c, w3) }",
         [constant("w1", first), constant("w2", uneven), weight("w3", 4, 4, 1, 1, seed=1)],
     )
 

@@ -21,7 +21,14 @@ from edgepack.packager.quantization.static.candidate_maker import (
 from edgepack.packager.runtime.model_run import ModelRunner
 from edgepack.tasks.arrays import Outputs
 from tests.unit.packager_passes.candidate_specs import spec
-from tests.unit.packager_passes.models import attention, cnn, make_model, samples_for, weight
+from tests.unit.packager_passes.models import (
+    attention,
+    cnn,
+    make_model,
+    parsed_model,
+    samples_for,
+    weight,
+)
 
 
 def _settings(**changes: object) -> Quantize:
@@ -101,13 +108,9 @@ def _outlier_model() -> onnx.ModelProto:
     """A normalization with one channel a hundred times the others, then a product."""
     gain = np.ones(16, dtype=np.float32)
     gain[5] = 100.0
-    return make_model(
-        [
-            helper.make_node("LayerNormalization", ["x", "gain"], ["n"], name="norm", axis=-1),
-            helper.make_node("MatMul", ["n", "w"], ["y"], name="product"),
-        ],
-        {"x": [4, 16]},
-        {"y": [4, 8]},
+    return parsed_model(
+        "(float[4,16] x) => (float[4,8] y) { [norm] n = LayerNormalization<axis=-1>(x, gain) "
+        "[product] y = MatMul(n, w) }",
         [numpy_helper.from_array(gain, "gain"), weight("w", 16, 8)],
     )
 
@@ -145,15 +148,10 @@ def _cascade() -> onnx.ModelProto:
     uneven = np.geomspace(1e-3, 1.0, 8).reshape(8, 1, 1, 1)
     w1 = (numpy_helper.to_array(weight("w1", 8, 3, 3, 3)) * uneven).astype(np.float32)
     w2 = (numpy_helper.to_array(weight("w2", 4, 8, 3, 3)) / uneven[:, 0][None]).astype(np.float32)
-    return make_model(
-        [
-            helper.make_node("Conv", ["x", "w1"], ["h"], name="first"),
-            helper.make_node("Relu", ["h"], ["r"], name="relu"),
-            helper.make_node("Conv", ["r", "w2"], ["y"], name="second"),
-        ],
-        {"x": [1, 3, 8, 8]},
-        {"y": [1, 4, 4, 4]},
-        [numpy_helper.from_array(w1, "w1"), numpy_helper.from_array(w2, "w2")],
+    return parsed_model(
+        "(float[1,3,8,8] x) => (float[1,4,4,4] y) { [first] h = Conv(x, w1) [relu] r = Relu(h) "
+        "[second] y = Conv(r, w2) }",
+        {"w1": w1, "w2": w2},
     )
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import pytest
 from msgspec.structs import replace
-from onnx import helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
@@ -21,7 +20,7 @@ from tests.unit.packager_passes.declaring import declare
 from tests.unit.packager_passes.models import (
     attention,
     cnn,
-    make_model,
+    parsed_model,
     samples_for,
     spread_model,
     weight,
@@ -196,9 +195,7 @@ def test_the_float_model_is_published_where_no_quantized_one_is_right(build: Bui
 
 
 def test_a_model_with_nothing_to_quantize_is_refused_or_stays_float(build: Build) -> None:
-    model = make_model(
-        [helper.make_node("Relu", ["x"], ["y"], name="relu")], {"x": [1, 4]}, {"y": [1, 4]}, []
-    )
+    model = parsed_model("(float[1,4] x) => (float[1,4] y) { [relu] y = Relu(x) }")
     assert build(model, "cpu").precision == build(model, "openvino-cpu").precision == "fp32"
     never_float = resolve_profile("cpu", {"gates": {"float_instead": []}})
     with pytest.raises(BuildError, match="has no node that it could"):
@@ -234,14 +231,9 @@ def _prepare_for_fainter(
 
     They are calibrated on samples that are 1/factor times as large as the held-out.
     """
-    model = make_model(
-        [
-            helper.make_node("MatMul", ["x", "w1"], ["h1"], name="first"),
-            helper.make_node("MatMul", ["h1", "w2"], ["h2"], name="second"),
-            helper.make_node("MatMul", ["h2", "w3"], ["y"], name="third"),
-        ],
-        {"x": [1, 8]},
-        {"y": [1, 8]},
+    model = parsed_model(
+        "(float[1,8] x) => (float[1,8] y) { [first] h1 = MatMul(x, w1) "
+        "[second] h2 = MatMul(h1, w2) [third] y = MatMul(h2, w3) }",
         [
             *(weight(f"w{number}", 8, 8, seed=number) for number in (1, 2)),
             weight("w3", 8, 8, seed=3, scale=90.0),

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.profiles.pass_settings import Quantize
@@ -13,16 +13,14 @@ from edgepack.packager.progress import silent
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from edgepack.packager.runtime.restored_weights import nodes_with_restored_weights
 from tests.unit.packager_passes.candidate_specs import spec
-from tests.unit.packager_passes.models import make_model, samples_for, weight
+from tests.unit.packager_passes.models import parsed_model, samples_for, weight
 
 
 def _gemm(*bias_shape: int) -> onnx.ModelProto:
     bias = numpy_helper.from_array(np.linspace(-1, 1, 8, dtype=np.float32), "b")
     bias.dims[:] = bias_shape
-    return make_model(
-        [helper.make_node("Gemm", ["x", "w", "b"], ["y"], name="product")],
-        {"x": [1, 16]},
-        {"y": [1, 8]},
+    return parsed_model(
+        "(float[1,16] x) => (float[1,8] y) { [product] y = Gemm(x, w, b) }",
         [weight("w", 16, 8), bias],
     )
 

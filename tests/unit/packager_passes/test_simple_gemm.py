@@ -14,7 +14,13 @@ from edgepack.packager.profiles.pass_settings import Optimize, Quantize
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from tests.unit.packager_passes.candidate_specs import spec
-from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
+from tests.unit.packager_passes.models import (
+    constant,
+    make_model,
+    parsed_model,
+    samples_for,
+    weight,
+)
 from tests.unit.packager_passes.passing import context_of, copy_of, difference, kinds_of
 
 
@@ -22,14 +28,10 @@ def _product(*bias_shape: int) -> onnx.ModelProto:
     bias = numpy_helper.from_array(
         np.random.default_rng(0).normal(size=bias_shape).astype(np.float32), "b"
     )
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["h"], name="product"),
-        helper.make_node("Add", ["h", "b"], ["y"], name="shift"),
-        helper.make_node("Mul", ["b", "two"], ["scaled"], name="reads_the_bias_too"),
-        helper.make_node("Add", ["y", "scaled"], ["z"], name="sum"),
-    ]
-    return make_model(
-        nodes, {"x": [1, 16]}, {"z": [1, 8]}, [weight("w", 16, 8), bias, constant("two", 2.0)]
+    return parsed_model(
+        "(float[1,16] x) => (float[1,8] z) { [product] h = MatMul(x, w) [shift] y = Add(h, b) "
+        "[reads_the_bias_too] scaled = Mul(b, two) [sum] z = Add(y, scaled) }",
+        [weight("w", 16, 8), bias, constant("two", 2.0)],
     )
 
 
@@ -66,11 +68,11 @@ def test_a_product_with_a_bias_is_computed_in_integers_whatever_the_biass_rank(
 def test_the_factors_of_a_product_are_computed_into_what_it_is_made_of(
     beta: float, tmp_path: Path
 ) -> None:
-    nodes = [
-        helper.make_node("Gemm", ["x", "w", "b"], ["h"], "scaled", alpha=-2.0, beta=beta),
-        helper.make_node("Gemm", ["h", "w"], ["y"], "plain", transB=1),
-    ]
-    model = make_model(nodes, {"x": [2, 4]}, {"y": [2, 4]}, [weight("w", 4, 4), weight("b", 4)])
+    model = parsed_model(
+        "(float[2,4] x) => (float[2,4] y) { "
+        f"[scaled] h = Gemm<alpha=-2.0, beta={beta}>(x, w, b) [plain] y = Gemm<transB=1>(h, w) }}",
+        [weight("w", 4, 4), weight("b", 4)],
+    )
     after = optimize(copy_of(model), Optimize(), context_of(model, tmp_path)).model
     gemms = [node for node in after.graph.node if node.op_type == "Gemm"]
     assert len(gemms) == 2
@@ -103,8 +105,9 @@ def test_factors_that_are_nearly_alike_scale_the_same_constant_each_by_its_own(
 
 
 def test_a_factor_of_what_is_computed_stays(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Gemm", ["x", "z"], ["y"], "product", alpha=0.5)]
-    model = make_model(nodes, {"x": [4, 4], "z": [4, 4]}, {"y": [4, 4]}, [])
+    model = parsed_model(
+        "(float[4,4] x, float[4,4] z) => (float[4,4] y) { [product] y = Gemm<alpha=0.5>(x, z) }"
+    )
     after = optimize(copy_of(model), Optimize(), context_of(model, tmp_path)).model
     assert difference(model, after, tmp_path) < 1e-6
     (gemm,) = after.graph.node

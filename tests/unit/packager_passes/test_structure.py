@@ -18,6 +18,7 @@ from tests.unit.packager_passes.models import (
     cnn,
     constant,
     make_model,
+    parsed_model,
     samples_for,
     weight,
 )
@@ -280,13 +281,9 @@ def test_one_bit_of_the_weights_stays_unused_where_cpus_saturate(tmp_path: Path)
 
 
 def test_a_constant_tensor_keeps_a_sane_scale(tmp_path: Path) -> None:
-    model = make_model(
-        [
-            helper.make_node("Mul", ["x", "nothing"], ["zeros"], name="mul"),
-            helper.make_node("MatMul", ["zeros", "w"], ["y"], name="matmul"),
-        ],
-        {"x": [1, 4]},
-        {"y": [1, 4]},
+    model = parsed_model(
+        "(float[1,4] x) => (float[1,4] y) { [mul] zeros = Mul(x, nothing) "
+        "[matmul] y = MatMul(zeros, w) }",
         [constant("nothing", 0.0), weight("w", 4, 4)],
     )
     result = _quantized(model, _settings("qnn-htp-a8w8"), tmp_path)
@@ -296,10 +293,8 @@ def test_a_constant_tensor_keeps_a_sane_scale(tmp_path: Path) -> None:
 
 def test_a_large_bias_widens_its_weights_scale_rather_than_overflow(tmp_path: Path) -> None:
     tiny = numpy_helper.from_array(np.full((4, 4), 1e-9, dtype=np.float32), "w")
-    model = make_model(
-        [helper.make_node("Gemm", ["x", "w", "b"], ["y"], name="gemm")],
-        {"x": [1, 4]},
-        {"y": [1, 4]},
+    model = parsed_model(
+        "(float[1,4] x) => (float[1,4] y) { [gemm] y = Gemm(x, w, b) }",
         [tiny, constant("b", [1e4, 1.0, 2.0, 3.0])],
     )
     result = _quantized(model, _settings("cpu"), tmp_path)
@@ -347,14 +342,9 @@ def test_weights_inside_control_flow_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_recurrent_layers_stay_float(tmp_path: Path) -> None:
-    model = make_model(
-        [
-            helper.make_node("LSTM", ["x", "w", "r"], ["seq"], name="lstm", hidden_size=4),
-            helper.make_node("Squeeze", ["seq", "axis"], ["flat"], name="squeeze"),
-            helper.make_node("MatMul", ["flat", "out"], ["y"], name="matmul"),
-        ],
-        {"x": [3, 1, 4]},
-        {"y": [3, 1, 2]},
+    model = parsed_model(
+        "(float[3,1,4] x) => (float[3,1,2] y) { [lstm] seq = LSTM<hidden_size=4>(x, w, r) "
+        "[squeeze] flat = Squeeze(seq, axis) [matmul] y = MatMul(flat, out) }",
         [
             weight("w", 1, 16, 4),
             weight("r", 1, 16, 4),
@@ -384,13 +374,12 @@ def test_shipped_npu_profiles_forbid_control_flow() -> None:
 
 def test_the_scale_of_a_logarithm_is_not_smaller_than_a_chip_computes_by(tmp_path: Path) -> None:
     """On Qualcomm's simulator a 16-bit Log with a scale of 2**-14 or less is one constant."""
-    nodes = [
-        helper.make_node("Sigmoid", ["x"], ["s"], name="sigmoid"),
-        helper.make_node("Pow", ["s", "power"], ["powers"], name="power"),
-        helper.make_node("Log", ["powers"], ["y"], name="log"),
-    ]
     for power, is_narrow in ((0.2, True), (3.0, False)):
-        model = make_model(nodes, {"x": [1, 64]}, {"y": [1, 64]}, [constant("power", power)])
+        model = parsed_model(
+            "(float[1,64] x) => (float[1,64] y) { [sigmoid] s = Sigmoid(x) "
+            "[power] powers = Pow(s, power) [log] y = Log(powers) }",
+            [constant("power", power)],
+        )
         graph = QdqGraph(_quantized(model, _settings("qnn-htp"), tmp_path / str(power)))
         (log,) = graph.named("Log")
         stored = next(pair for pair in graph.quantizers if pair.node.input[0] == log.output[0])

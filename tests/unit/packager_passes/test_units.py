@@ -6,14 +6,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper
 
 from edgepack.packager.graph.units import Units
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from tests.unit.packager_passes.candidate_specs import spec
-from tests.unit.packager_passes.models import cnn, make_model, samples_for, weight
+from tests.unit.packager_passes.models import cnn, parsed_model, samples_for, weight
 from tests.unit.packager_passes.qdq_graph import PAIRS
 
 
@@ -88,14 +87,13 @@ def test_a_part_keeps_the_pairs_around_its_nodes_and_no_others(tmp_path: Path) -
 
 
 def test_a_rectifier_that_is_computed_with_a_node_is_of_its_unit() -> None:
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["h"], "product"),
-        helper.make_node("Relu", ["h"], ["r"], "rectifier"),
-        helper.make_node("Tanh", ["r"], ["t"], "one"),
-        helper.make_node("Relu", ["r"], ["y"], "other"),
-        helper.make_node("Add", ["t", "y"], ["z"], "sum"),
-    ]
-    units = Units(make_model(nodes, {"x": [1, 4]}, {"z": [1, 4]}, [weight("w", 4, 4)]))
+    units = Units(
+        parsed_model(
+            "(float[1,4] x) => (float[1,4] z) { [product] h = MatMul(x, w) [rectifier] r = Relu(h) "
+            "[one] t = Tanh(r) [other] y = Relu(r) [sum] z = Add(t, y) }",
+            [weight("w", 4, 4)],
+        )
+    )
     named = [tuple(n.name for n in units.nodes(i, i + 1)) for i in range(units.count)]
     assert named == [("product", "rectifier"), ("one",), ("other",), ("sum",)]
     part = units.take(0, 1)

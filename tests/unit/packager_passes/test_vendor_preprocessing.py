@@ -14,7 +14,7 @@ from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from tests.unit.packager_passes.candidate_specs import spec
-from tests.unit.packager_passes.models import constant, make_model, samples_for
+from tests.unit.packager_passes.models import constant, make_model, parsed_model, samples_for
 from tests.unit.packager_passes.passing import context_of, copy_of, difference, kinds_of
 
 node = helper.make_node
@@ -98,7 +98,7 @@ def test_a_length_that_is_kept_from_small_values_stays(tmp_path: Path) -> None:
 
 
 def test_gelu_of_onnx_runtimes_own_is_quantized_too(tmp_path: Path) -> None:
-    model = make_model([node("Relu", ["x"], ["y"], name="relu")], {"x": [1, 8]}, {"y": [1, 8]}, [])
+    model = parsed_model("(float[1,8] x) => (float[1,8] y) { [relu] y = Relu(x) }")
     model.graph.node[0].op_type, model.graph.node[0].domain = "Gelu", "com.microsoft"
     model.opset_import.add(domain="com.microsoft", version=1)
     settings = load_profile("qnn-htp-a8w8").quantize
@@ -182,11 +182,8 @@ def test_a_mean_over_height_and_width_becomes_a_pooling(
 
 
 def test_a_mean_over_channels_stays(tmp_path: Path) -> None:
-    model = make_model(
-        [node("ReduceMean", ["x"], ["y"], name="mean", axes=[1])],
-        {"x": [1, 4, 6, 6]},
-        {"y": [1, 1, 6, 6]},
-        [],
+    model = parsed_model(
+        "(float[1,4,6,6] x) => (float[1,1,6,6] y) { [mean] y = ReduceMean<axes=[1]>(x) }"
     )
     result = vitisai_preprocess(
         copy_of(model), VitisAiPreprocess(), context_of(model, tmp_path, "Gelu")

@@ -23,7 +23,7 @@ from edgepack.packager.profiles.schema import Limits
 from edgepack.packager.runtime.model_run import ModelRunner
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.tasks.arrays import Outputs
-from tests.unit.packager_passes.models import make_model, samples_for, weight
+from tests.unit.packager_passes.models import make_model, parsed_model, samples_for, weight
 
 
 def _context(folder: Path) -> PassContext:
@@ -39,13 +39,10 @@ def _context(folder: Path) -> PassContext:
 
 
 def _two_reciprocals() -> onnx.ModelProto:
-    node = helper.make_node
-    nodes = [
-        node("Reciprocal", ["x"], ["once"], name="first"),
-        node("Add", ["once", "x"], ["sum"], name="add"),
-        node("Reciprocal", ["sum"], ["y"], name="second"),
-    ]
-    return make_model(nodes, {"x": [1, 4]}, {"y": [1, 4]}, [])
+    return parsed_model(
+        "(float[1,4] x) => (float[1,4] y) { [first] once = Reciprocal(x) "
+        "[add] sum = Add(once, x) [second] y = Reciprocal(sum) }"
+    )
 
 
 def test_a_reciprocal_becomes_a_quotient_with_the_same_value(tmp_path: Path) -> None:
@@ -244,11 +241,11 @@ def test_a_softplus_of_a_convolution_is_taken_of_one_row_on_maps_of_some_sizes(
 ) -> None:
     def model(rows: int) -> onnx.ModelProto:
         shape = (1, 3, rows, 5)
-        nodes = [
-            helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
-            helper.make_node("Softplus", ["c"], ["y"], name="softplus"),
-        ]
-        return make_model(nodes, {"x": shape}, {"y": shape}, [weight("w", 3, 3, 1, 1)])
+        return parsed_model(
+            f"(float{list(shape)} x) => (float{list(shape)} y) {{ [conv] c = Conv(x, w) "
+            "[softplus] y = Softplus(c) }",
+            [weight("w", 3, 3, 1, 1)],
+        )
 
     assert _compare(model(10), tmp_path) == ["Conv", "Reshape", "Softplus", "Reshape"]
     left = apply_workarounds(model(13), ApplyWorkarounds(), _context(tmp_path))
@@ -281,17 +278,11 @@ def _lookup(*, width: int = 4, axis: int = 0, is_computed: bool = True) -> onnx.
     """Two lookups in one table (6, width) by 3 indices, which are inputs or computed of those."""
     indices = "j" if is_computed else "i"
     row = [3, width] if axis == 0 else [6, 3]
-    nodes = [
-        helper.make_node("Sub", ["five", "i"], ["j"], name="turned"),
-        helper.make_node("Gather", ["table", indices], ["once"], name="once", axis=axis),
-        helper.make_node("Gather", ["table", indices], ["again"], name="again", axis=axis),
-        helper.make_node("Add", ["once", "again"], ["y"], name="both"),
-        helper.make_node("Neg", ["j"], ["read"], name="reads-j"),
-    ]
-    model = make_model(
-        nodes,
-        {"i": [3]},
-        {"y": row, "read": [3]},
+    model = parsed_model(
+        f"(float[3] i) => (float{list(row)} y, float[3] read) {{ [turned] j = Sub(five, i) "
+        f"[once] once = Gather<axis={axis}>(table, {indices}) "
+        f"[again] again = Gather<axis={axis}>(table, {indices}) [both] y = Add(once, again) "
+        '["reads-j"] read = Neg(j) }',
         [weight("table", 6, width), numpy_helper.from_array(np.array(5, np.int64), "five")],
     )
     for value in (model.graph.input[0], model.graph.output[1]):
@@ -343,9 +334,7 @@ def test_what_was_seen_to_be_right_is_left(model: onnx.ModelProto, tmp_path: Pat
 
 
 def test_a_model_without_them_is_left_as_it_is(tmp_path: Path) -> None:
-    model = make_model(
-        [helper.make_node("Neg", ["x"], ["y"], name="neg")], {"x": [1]}, {"y": [1]}, []
-    )
+    model = parsed_model("(float[1] x) => (float[1] y) { [neg] y = Neg(x) }")
     before = model.SerializeToString()
     result = apply_workarounds(model, ApplyWorkarounds(), _context(tmp_path))
     assert (result.model.SerializeToString(), result.notes) == (before, ())

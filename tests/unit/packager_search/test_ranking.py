@@ -13,7 +13,7 @@ from edgepack.packager.quantization.static.calibrated_model import CalibratedMod
 from edgepack.packager.quantization.static.candidate_maker import rank_nodes
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from tests.unit.packager_passes.candidate_specs import spec
-from tests.unit.packager_passes.models import make_model, samples_for, weight
+from tests.unit.packager_passes.models import make_model, parsed_model, samples_for, weight
 
 
 def _layers(*spreads: float) -> onnx.ModelProto:
@@ -58,23 +58,17 @@ def test_the_costliest_node_comes_first_and_is_measured_on_the_most_samples(tmp_
 def test_what_spoils_a_detectors_scores_comes_before_what_moves_its_boxes_a_little(
     tmp_path: Path,
 ) -> None:
-    boxes = onnx.numpy_helper.to_array(weight("wb", 8, 4)) * 2000.0
+    boxes: np.ndarray = onnx.numpy_helper.to_array(weight("wb", 8, 4)) * 2000.0
     scores = onnx.numpy_helper.to_array(weight("ws", 8, 2)).copy() * 0.02
     scores[0] = 1.0  # its input is nearly always 0, so the others' rounding shows
-    nodes = [
-        helper.make_node("Mul", ["x", "faint"], ["seen"], name="dims_the_first"),
-        helper.make_node("MatMul", ["seen", "wb"], ["boxes"], name="box_head"),
-        helper.make_node("MatMul", ["seen", "ws"], ["scores"], name="score_head"),
-        helper.make_node("Concat", ["boxes", "scores"], ["y"], name="join", axis=2),
-    ]
     faint = np.ones((1, 1, 8), dtype=np.float32)
     faint[0, 0, 0] = 1e-4
-    initializers = [
-        onnx.numpy_helper.from_array(boxes, "wb"),
-        onnx.numpy_helper.from_array(scores.astype(np.float32), "ws"),
-        onnx.numpy_helper.from_array(faint, "faint"),
-    ]
-    model = make_model(nodes, {"x": [1, 16, 8]}, {"y": [1, 16, 6]}, initializers)
+    model = parsed_model(
+        "(float[1,16,8] x) => (float[1,16,6] y) { [dims_the_first] seen = Mul(x, faint) "
+        "[box_head] boxes = MatMul(seen, wb) [score_head] scores = MatMul(seen, ws) "
+        "[join] y = Concat<axis=2>(boxes, scores) }",
+        {"wb": boxes, "ws": scores.astype(np.float32), "faint": faint},
+    )
     samples = samples_for(model, 12)
     settings = Quantize(ops="compute", activations="uint8", weights="int8")
     calibrated = CalibratedModel(model, settings, samples, work_dir=tmp_path, progress=silent)
@@ -88,11 +82,11 @@ def test_what_spoils_a_detectors_scores_comes_before_what_moves_its_boxes_a_litt
 
 
 def test_samples_on_which_a_detector_finds_nothing_do_not_rank_its_nodes(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["logits"], name="head"),
-        helper.make_node("Sigmoid", ["logits"], ["y"], name="score"),
-    ]
-    model = make_model(nodes, {"x": [1, 4, 8]}, {"y": [1, 4, 8]}, [weight("w", 8, 8)])
+    model = parsed_model(
+        "(float[1,4,8] x) => (float[1,4,8] y) { [head] logits = MatMul(x, w) "
+        "[score] y = Sigmoid(logits) }",
+        [weight("w", 8, 8)],
+    )
     loud = samples_for(model, 12)
     telling = {5, 9}
 

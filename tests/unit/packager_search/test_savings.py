@@ -33,7 +33,7 @@ from edgepack.packager.search.search import search
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_passes.candidate_specs import spec
-from tests.unit.packager_passes.models import make_model, weight
+from tests.unit.packager_passes.models import make_model, parsed_model, weight
 from tests.unit.packager_search.toys import ToyMaker, search_toy, toy_trials
 
 _ROWS, _WIDTH = 1500, 64
@@ -170,18 +170,11 @@ def test_promoted_nodes_lose_their_bytes_or_what_they_compute_and_their_edges() 
 
 
 def test_workloads_are_counted_from_shapes() -> None:
-    node = helper.make_node
-    model = make_model(
-        [
-            node("Conv", ["x", "k"], ["c"], name="conv", kernel_shape=[3, 3], group=2),
-            node("ConvTranspose", ["c", "t"], ["d"], name="back", kernel_shape=[2, 2]),
-            node("Relu", ["d"], ["r"], name="relu"),
-            node("Flatten", ["r"], ["f"], name="flat"),
-            node("Gemm", ["f", "g"], ["h"], name="gemm", transB=1),
-            node("MatMul", ["h", "m"], ["y"], name="product"),
-        ],
-        {"x": [1, 4, 6, 6]},
-        {"y": [1, 5]},
+    model = parsed_model(
+        "(float[1,4,6,6] x) => (float[1,5] y) { "
+        "[conv] c = Conv<kernel_shape=[3,3], group=2>(x, k) "
+        "[back] d = ConvTranspose<kernel_shape=[2,2]>(c, t) [relu] r = Relu(d) "
+        "[flat] f = Flatten(r) [gemm] h = Gemm<transB=1>(f, g) [product] y = MatMul(h, m) }",
         [
             weight("k", 8, 2, 3, 3),
             weight("t", 8, 3, 2, 2),
@@ -199,10 +192,8 @@ def test_workloads_are_counted_from_shapes() -> None:
 
 
 def test_each_step_of_an_lstm_multiplies_by_both_of_its_weights() -> None:
-    model = make_model(
-        [helper.make_node("LSTM", ["x", "w", "r"], ["y"], name="lstm", hidden_size=3)],
-        {"x": [4, 1, 5]},
-        {"y": [4, 1, 1, 3]},
+    model = parsed_model(
+        "(float[4,1,5] x) => (float[4,1,1,3] y) { [lstm] y = LSTM<hidden_size=3>(x, w, r) }",
         [weight("w", 1, 12, 5), weight("r", 1, 12, 3)],
     )
     counted = workloads(index_graph(model.graph))

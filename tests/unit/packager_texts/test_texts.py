@@ -29,6 +29,7 @@ from edgepack.tasks.text.costs import expected_cost
 from edgepack.tasks.text.decoding import read_text, settle
 from edgepack.tasks.text.edits import edit_distance
 from edgepack.tasks.text.head import TextHead
+from tests.graphs import graph_model
 
 _CLASSES, _STEPS = 20, 40
 _HEAD = TextHead(output="said", blank=0)
@@ -203,11 +204,12 @@ def _rows(best: npt.NDArray[np.int64]) -> Outputs:
 
 
 def _reader(folder: Path, shape: list[int | str], **metadata: str) -> Path:
-    picture = helper.make_tensor_value_info("picture", onnx.TensorProto.FLOAT, [1, 3, 32, 160])
-    said = helper.make_tensor_value_info("said", onnx.TensorProto.FLOAT, shape)
-    nodes = [helper.make_node("Softmax", ["picture"], ["said"])]
-    graph = helper.make_graph(nodes, "reader", [picture], [said])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    helper.make_tensor_value_info("picture", onnx.TensorProto.FLOAT, [1, 3, 32, 160])
+    helper.make_tensor_value_info("said", onnx.TensorProto.FLOAT, shape)
+    model = graph_model(
+        f"(float[1,3,32,160] picture) => (float[{','.join(map(str, shape))}] said) "
+        "{ said = Softmax(picture) }"
+    )
     helper.set_model_props(model, metadata)
     onnx.save(model, folder / "reader.onnx")
     return folder / "reader.onnx"
