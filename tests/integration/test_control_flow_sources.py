@@ -70,19 +70,6 @@ def test_the_graph_around_control_flow_is_quantized_and_its_bodies_stay_float(
 
 
 def test_a_loop_is_kept_and_the_graph_around_it_quantized(builder: Builder) -> None:
-    helper.make_graph(
-        [
-            node("Add", ["state", "b"], ["next"], name="step"),
-            node("Identity", ["go"], ["go_on"], name="on"),
-        ],
-        "body",
-        [
-            value_info("i", [], TensorProto.INT64),
-            value_info("go", [], TensorProto.BOOL),
-            value_info("state", [1, 8]),
-        ],
-        [value_info("go_on", [], TensorProto.BOOL), value_info("next", [1, 8])],
-    )
     model = graph_model(
         "(float[1,8] x, int64 n) => (float[1,4] y) { [first] h = MatMul(x, w1) "
         "[loop] looped = Loop<body = body (int64 i, bool go, float[1,8] state) => (bool go_on, "

@@ -16,7 +16,6 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from onnx import TensorProto, helper
 
 from edgepack.agent.runtime.opening import ON_CPU
 from edgepack.bundle.golden import write_golden
@@ -250,20 +249,6 @@ def test_a_build_that_runs_out_of_time_publishes_the_finished_profiles(
 
 def _endless() -> onnx.ModelProto:
     """Return a model that counts for hours."""
-    value = helper.make_tensor_value_info
-    helper.make_graph(
-        [
-            helper.make_node("Identity", ["go"], ["on"], name="on"),
-            helper.make_node("Sin", ["state"], ["next"], name="step"),
-        ],
-        "body",
-        [
-            value("i", TensorProto.INT64, []),
-            value("go", TensorProto.BOOL, []),
-            value("state", TensorProto.FLOAT, [1]),
-        ],
-        [value("on", TensorProto.BOOL, []), value("next", TensorProto.FLOAT, [1])],
-    )
     return graph_model(
         "(float[1] x) => (float[1] y) { "
         "[loop] y = Loop<body = body (int64 i, bool go, float[1] state) => (bool on, float[1] "

@@ -5,7 +5,7 @@ graph, or a step, that is given a list runs for each item, and gives a list.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -91,6 +91,9 @@ class StageWiring(_Strict, frozen=True, kw_only=True):
 class _Step(_Strict, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
     """Work on the host between the graphs."""
 
+    _takes: ClassVar[tuple[str, ...]] = ("input",)
+    _gives: ClassVar[tuple[str, ...]] = ("output",)
+
     @property
     def words(self) -> str:
         """The step, for messages."""
@@ -99,12 +102,15 @@ class _Step(_Strict, frozen=True, kw_only=True, tag_field="kind", omit_defaults=
     @property
     def reads(self) -> tuple[str, ...]:
         """Tensors that the step takes."""
-        raise NotImplementedError
+        return self._named(self._takes)
 
     @property
     def writes(self) -> tuple[str, ...]:
         """Tensors that the step gives."""
-        raise NotImplementedError
+        return self._named(self._gives)
+
+    def _named(self, fields: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(name for field in fields if (name := getattr(self, field)))
 
 
 class Resize(_Step, frozen=True, kw_only=True, tag="resize"):
@@ -129,6 +135,7 @@ class Resize(_Step, frozen=True, kw_only=True, tag="resize"):
         scale, mean, std: See above.
     """
 
+    _gives = ("output", "scaled")
     input: TensorName
     output: TensorName
     scaled: str = ""
@@ -144,14 +151,6 @@ class Resize(_Step, frozen=True, kw_only=True, tag="resize"):
     scale: _Number = 1 / 255
     mean: _Channels = (0.0,)
     std: _Divisors = (1.0,)
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.input,)
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return (self.output, self.scaled) if self.scaled else (self.output,)
 
 
 class Boxes(_Step, frozen=True, kw_only=True, tag="boxes"):
@@ -169,6 +168,7 @@ class Boxes(_Step, frozen=True, kw_only=True, tag="boxes"):
         most: Boxes at most.
     """
 
+    _takes = ("input", "scaled", "picture")
     input: TensorName
     scaled: TensorName
     picture: TensorName
@@ -177,14 +177,6 @@ class Boxes(_Step, frozen=True, kw_only=True, tag="boxes"):
     least: _Share = 0.5
     grow: Annotated[float, msgspec.Meta(ge=0, le=10)] = 1.6
     most: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.input, self.scaled, self.picture)
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return (self.output,)
 
 
 class Crop(_Step, frozen=True, kw_only=True, tag="crop"):
@@ -195,17 +187,10 @@ class Crop(_Step, frozen=True, kw_only=True, tag="crop"):
         output: List of pixels, one a box.
     """
 
+    _takes = ("input", "boxes")
     input: TensorName
     boxes: TensorName
     output: TensorName
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.input, self.boxes)
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return (self.output,)
 
 
 class Turn(_Step, frozen=True, kw_only=True, tag="turn"):
@@ -218,19 +203,12 @@ class Turn(_Step, frozen=True, kw_only=True, tag="turn"):
         least: Least probability.
     """
 
+    _takes = ("input", "by")
     input: TensorName
     by: TensorName
     output: TensorName
     number: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 1
     least: _Share = 0.9
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.input, self.by)
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return (self.output,)
 
 
 class Ctc(_Step, frozen=True, kw_only=True, tag="ctc"):
@@ -244,6 +222,7 @@ class Ctc(_Step, frozen=True, kw_only=True, tag="ctc"):
         characters: Character of each class but the blank, in their order.
     """
 
+    _gives = ("output", "scores")
     input: TensorName
     output: TensorName
     scores: str = ""
@@ -252,14 +231,6 @@ class Ctc(_Step, frozen=True, kw_only=True, tag="ctc"):
         tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=8)], ...],
         msgspec.Meta(max_length=MAX_CHARACTERS),
     ] = ()
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.input,)
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return (self.output, self.scores) if self.scores else (self.output,)
 
 
 class Keep(_Step, frozen=True, kw_only=True, tag="keep"):
@@ -295,14 +266,6 @@ class Argmax(_Step, frozen=True, kw_only=True, tag="argmax"):
 
     input: TensorName
     output: TensorName
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.input,)
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return (self.output,)
 
 
 Step = Resize | Boxes | Crop | Turn | Ctc | Keep | Argmax

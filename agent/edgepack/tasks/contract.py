@@ -14,7 +14,7 @@ import msgspec
 
 from edgepack.tasks.arrays import Floats, Outputs
 from edgepack.tasks.description import TaskOutputs
-from edgepack.tasks.sketch import Sketch
+from edgepack.tasks.sketch import Sketch, sketch_values
 
 LOSS = 0.01
 """Share of its task that a model may lose unless a profile says otherwise."""
@@ -144,7 +144,10 @@ class Expected(Protocol):
 
 
 class Task(Protocol):
-    """Task: comparison of outputs with a common meaning."""
+    """Task: comparison of outputs with a common meaning.
+
+    A task may inherit `settle` and `sketch` from here.
+    """
 
     @property
     def name(self) -> str:
@@ -168,15 +171,15 @@ class Task(Protocol):
 
     def settle(self, part: TaskOutputs, expected: Sequence[Outputs]) -> TaskOutputs:
         """Return the part with the settings that the float model's values decide."""
-        ...
+        return part
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> Expected:
         """Prepare the comparison with the float model's outputs, a dict per sample."""
         ...
 
     def sketch(self, part: TaskOutputs, outputs: Outputs) -> Sketch:
-        """Return the features of an inference for measuring drift."""
-        ...
+        """Return the features of an inference for measuring drift: level and spread of values."""
+        return sketch_values(part, outputs)
 
 
 def agree(

@@ -21,19 +21,21 @@ Filter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 Pooling = Literal["none", "cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 PictureDtype = Literal["uint8", "float16", "float32", "float64"]
 
+_Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
 _Side = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
 _Number = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
 _Channels = Annotated[tuple[_Number, ...], msgspec.Meta(min_length=1, max_length=MAX_CHANNELS)]
 
 
-class PictureInput(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="image",
+class _Described(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"
 ):
+    """Base of all inputs: its name."""
+
+    name: _Name
+
+
+class PictureInput(_Described, frozen=True, kw_only=True, tag="image"):
     """Input that takes a picture: a pixel p, 0 … 255, of channel c becomes
     `(p * scale - mean[c]) / std[c]`.
 
@@ -57,7 +59,6 @@ class PictureInput(
             declared the preparation.
     """
 
-    name: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
     layout: Layout
     color: Color
     height: _Side
@@ -111,14 +112,7 @@ class PictureInput(
         )
 
 
-class TokenInput(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="tokens",
-):
+class TokenInput(_Described, frozen=True, kw_only=True, tag="tokens"):
     """Input that takes tokens.
 
     Attributes:
@@ -126,7 +120,6 @@ class TokenInput(
         vocabulary: Number of tokens: each is below this number.
     """
 
-    name: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
     vocabulary: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 
     @property
@@ -135,21 +128,12 @@ class TokenInput(
         return f"tokens, whole numbers from 0 to {self.vocabulary - 1}"
 
 
-class PageInput(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="page",
-):
+class PageInput(_Described, frozen=True, kw_only=True, tag="page"):
     """Input that takes a picture of any size: uint8 pixels (1, height, width, 3), red first.
 
     Attributes:
         name: Name of the input.
     """
-
-    name: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
 
     @property
     def words(self) -> str:
@@ -157,14 +141,7 @@ class PageInput(
         return "image of any size, NHWC RGB, uint8"
 
 
-class TextInput(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="text",
-):
+class TextInput(_Described, frozen=True, kw_only=True, tag="text"):
     """Input of tokens that a device makes from a text, for a vector of the text.
 
     Attributes:
@@ -181,14 +158,13 @@ class TextInput(
         dimensions: Values of the vector.
     """
 
-    name: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
-    mask: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
-    types: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
+    mask: _Name = ""
+    types: _Name = ""
     vocabulary: Annotated[int, msgspec.Meta(ge=1, le=2**24)]
     max_tokens: Annotated[int, msgspec.Meta(ge=1, le=2**24)]
     pad: Annotated[int, msgspec.Meta(ge=0, le=2**24)] = 0
-    prefix: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
-    output: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+    prefix: _Name = ""
+    output: _Name
     pooling: Pooling
     normalize: bool = False
     dimensions: Annotated[int, msgspec.Meta(ge=1, le=2**20)]
@@ -204,14 +180,7 @@ class TextInput(
         )
 
 
-class SoundInput(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="sound",
-):
+class SoundInput(_Described, frozen=True, kw_only=True, tag="sound"):
     """Input of log-mel features that a device makes from a sound, for its text.
 
     Attributes:
@@ -227,13 +196,12 @@ class SoundInput(
         tidy: Whether spaces before signs are removed from the text.
     """
 
-    name: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
     rate: Annotated[int, msgspec.Meta(ge=4_000, le=192_000)]
     samples: Annotated[int, msgspec.Meta(ge=1, le=2**24)]
     fft: Annotated[int, msgspec.Meta(ge=2, le=2**14)]
     hop: Annotated[int, msgspec.Meta(ge=1, le=2**14)]
     mels: Annotated[int, msgspec.Meta(ge=1, le=1024)]
-    output: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+    output: _Name
     vocabulary: Annotated[int, msgspec.Meta(ge=1, le=2**24)]
     timestamps: Annotated[int, msgspec.Meta(ge=0, le=2**24)] = 0
     tidy: bool = False
@@ -264,14 +232,7 @@ class SoundInput(
         )
 
 
-class PromptInput(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="prompt",
-):
+class PromptInput(_Described, frozen=True, kw_only=True, tag="prompt"):
     """Input of tokens that a device makes from a text, for another text: of an encoder-decoder.
 
     Attributes:
@@ -282,10 +243,9 @@ class PromptInput(
         vocabulary: Number of tokens: each is below this number.
     """
 
-    name: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
-    mask: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
+    mask: _Name = ""
     max_tokens: Annotated[int, msgspec.Meta(ge=1, le=2**24)]
-    output: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+    output: _Name
     vocabulary: Annotated[int, msgspec.Meta(ge=1, le=2**24)]
 
     @property

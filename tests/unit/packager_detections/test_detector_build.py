@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from edgepack.bundle.cli import inspect
 from edgepack.bundle.golden import read_golden
@@ -34,8 +34,6 @@ def _bright_things() -> onnx.ModelProto:
         "once": np.full((4, 1, 2, 2), 3.0, np.float32),
         "bias": np.array([-6.0], np.float32),
     }
-    helper.make_tensor_value_info("picture", TensorProto.FLOAT, [1, 1, _SIDE, _SIDE])
-    helper.make_tensor_value_info("map", TensorProto.FLOAT, [1, 1, _SIDE, _SIDE])
     return graph_model(
         f"(float[1,1,{_SIDE},{_SIDE}] picture) => (float[1,1,{_SIDE},{_SIDE}] map) {{ "
         "a = Conv<strides=[4,4]>(picture, mean) b = ConvTranspose<strides=[2,2]>(a, twice) "

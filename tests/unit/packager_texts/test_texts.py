@@ -204,8 +204,6 @@ def _rows(best: npt.NDArray[np.int64]) -> Outputs:
 
 
 def _reader(folder: Path, shape: list[int | str], **metadata: str) -> Path:
-    helper.make_tensor_value_info("picture", onnx.TensorProto.FLOAT, [1, 3, 32, 160])
-    helper.make_tensor_value_info("said", onnx.TensorProto.FLOAT, shape)
     model = graph_model(
         f"(float[1,3,32,160] picture) => (float[{','.join(map(str, shape))}] said) "
         "{ said = Softmax(picture) }"

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from edgepack.number_format import format_metric
 from edgepack.tasks.arrays import Outputs, Tensor
-from edgepack.tasks.contract import Agreement, Measure, Scale, agree
+from edgepack.tasks.contract import Agreement, Measure, Scale, Task, agree
 from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.details import BOX_BIAS, BOX_THRESHOLD, bounded, describe_box_bias
 from edgepack.tasks.detections.agreement import (
@@ -121,17 +121,13 @@ def describe_bias(agreement: DetectionAgreement) -> str:
     return f"{describe_box_bias(agreement.bias)} boxes {at} (95 %: {low:.1f} to {high:.1f} %)"
 
 
-class Detections:
+class Detections(Task):
     """Boxes of objects: a `Task`."""
 
     name = "detections"
     words = "F1 of the float model's boxes"
     items = "boxes"
     is_decision = True
-
-    def settle(self, part: TaskOutputs, expected: Sequence[Outputs]) -> TaskOutputs:
-        """Return the part unchanged."""
-        return part
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> FoundBoxes:
         """Prepare the comparison with the float model's outputs, a dict per sample."""

@@ -10,9 +10,8 @@ from typing import Self
 from msgspec.structs import replace
 
 from edgepack.tasks.arrays import Outputs
-from edgepack.tasks.contract import Agreement, Expected
+from edgepack.tasks.contract import Agreement, Expected, Task
 from edgepack.tasks.description import OWN, TaskOutputs
-from edgepack.tasks.sketch import Sketch, sketch_values
 from edgepack.tasks.unknown.measure import TASK as UNKNOWN_TASK
 
 NOT_HERE = "the user's metric does not run on a device"
@@ -34,7 +33,7 @@ class OwnOutputs:
         return replace(found, task=OWN, words=f"{found.words} ({NOT_HERE})")
 
 
-class Own:
+class Own(Task):
     """Outputs of which the user's own function decides: a `Task`."""
 
     name = OWN
@@ -42,17 +41,9 @@ class Own:
     items = "values"
     is_decision = False
 
-    def settle(self, part: TaskOutputs, expected: Sequence[Outputs]) -> TaskOutputs:
-        """Return the part unchanged."""
-        return part
-
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> OwnOutputs:
         """Prepare the comparison with the float model's outputs, one dict a sample."""
         return OwnOutputs(UNKNOWN_TASK.open(part.without_settings(), expected))
-
-    def sketch(self, part: TaskOutputs, outputs: Outputs) -> Sketch:
-        """Return level and spread of the values."""
-        return sketch_values(part, outputs)
 
 
 TASK = Own()

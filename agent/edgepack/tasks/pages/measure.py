@@ -13,7 +13,7 @@ import numpy as np
 from edgepack.number_format import format_metric
 from edgepack.tasks.arrays import Floats, Outputs, Tensor
 from edgepack.tasks.classification.measure import one_miss
-from edgepack.tasks.contract import Agreement, Measure, Scale, agree
+from edgepack.tasks.contract import Agreement, Measure, Scale, Task, agree
 from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.details import SAME_TEXTS, bounded
 from edgepack.tasks.sketch import Sketch
@@ -180,17 +180,13 @@ def _upright(boxes: Sequence[Floats]) -> Floats:
     return np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1).astype(np.float64)
 
 
-class Pages:
+class Pages(Task):
     """Lines of text with boxes: a `Task`."""
 
     name = NAME
     words = "what the float model reads, line by line"
     items = "lines"
     is_decision = True
-
-    def settle(self, part: TaskOutputs, expected: Sequence[Outputs]) -> TaskOutputs:
-        """Return the part unchanged."""
-        return part
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> ReadPages:
         """Prepare the comparison with the float model's outputs, a dict per sample."""

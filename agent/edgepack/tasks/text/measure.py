@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from edgepack.number_format import format_metric
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.classification.measure import one_miss
-from edgepack.tasks.contract import Agreement, Measure, Scale, agree
+from edgepack.tasks.contract import Agreement, Measure, Scale, Task, agree
 from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.details import SAME_TEXTS, bounded
 from edgepack.tasks.sketch import Sketch
@@ -113,17 +113,13 @@ def describe_same(agreement: TextAgreement) -> str:
     )
 
 
-class Texts:
+class Texts(Task):
     """Text that a model reads: a `Task`."""
 
     name = "text"
     words = "what the float model reads, by characters and by lines"
     items = "texts"
     is_decision = True
-
-    def settle(self, part: TaskOutputs, expected: Sequence[Outputs]) -> TaskOutputs:
-        """Return the part unchanged."""
-        return part
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> ReadTexts:
         """Prepare the comparison with the float model's outputs, a dict per sample."""

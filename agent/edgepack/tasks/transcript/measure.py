@@ -13,7 +13,7 @@ import numpy as np
 from edgepack.number_format import format_metric
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.classification.measure import one_miss
-from edgepack.tasks.contract import Agreement, Measure, Scale, agree
+from edgepack.tasks.contract import Agreement, Measure, Scale, Task, agree
 from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.details import SAME_TEXTS, bounded
 from edgepack.tasks.intervals import independent, kept_low, share_bounds, share_low
@@ -97,17 +97,13 @@ def count_edits(want: tuple[Word, ...], have: tuple[Word, ...]) -> float:
     return float(min(edit_distance(want, have), max(len(want), 1)))
 
 
-class TranscriptTask:
+class TranscriptTask(Task):
     """Texts of tokens: a `Task`."""
 
     name = NAME
     words = "the float model's words"
     items = "texts"
     is_decision = True
-
-    def settle(self, part: TaskOutputs, expected: Sequence[Outputs]) -> TaskOutputs:
-        """Return the part unchanged."""
-        return part
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> Transcripts:
         """Prepare the comparison with the float model's outputs, a dict per sample."""

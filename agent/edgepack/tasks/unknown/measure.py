@@ -7,11 +7,10 @@ import numpy as np
 from edgepack.decoding import convert_value
 from edgepack.tasks.arrays import Floats, Outputs, Tensor
 from edgepack.tasks.classification.measure import compare_rows, same_decisions
-from edgepack.tasks.contract import Measure
+from edgepack.tasks.contract import Measure, Task
 from edgepack.tasks.description import UNKNOWN, TaskOutputs
 from edgepack.tasks.embedding.measure import measure_neighbourhood
 from edgepack.tasks.likelihood import are_probabilities
-from edgepack.tasks.sketch import Sketch, sketch_values
 from edgepack.tasks.sound.measure import compare_sounds
 from edgepack.tasks.sums.measure import measure_sums
 from edgepack.tasks.threshold.measure import measure_crossings
@@ -108,17 +107,13 @@ _POSSIBLE: tuple[
 an input, the error of the float model is known, and a sound's usual error does not count."""
 
 
-class Unknown:
+class Unknown(Task):
     """Outputs of unknown meaning: a `Task`."""
 
     name = UNKNOWN
     words = "the variance of its values, and how its vectors differ from each other"
     items = "values"
     is_decision = False
-
-    def settle(self, part: TaskOutputs, expected: Sequence[Outputs]) -> TaskOutputs:
-        """Return the part unchanged."""
-        return part
 
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> UnknownOutputs:
         """Prepare the comparison with the float model's outputs, a dict per sample."""
@@ -127,10 +122,6 @@ class Unknown:
         settings = convert_value(own, ValueSettings)
         parts = find_parts(expected, part.outputs)
         return UnknownOutputs(self.name, part.outputs, expected, parts, settings)
-
-    def sketch(self, part: TaskOutputs, outputs: Outputs) -> Sketch:
-        """Return level and spread of the values."""
-        return sketch_values(part, outputs)
 
 
 TASK = Unknown()

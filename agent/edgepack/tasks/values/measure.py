@@ -12,13 +12,12 @@ import numpy as np
 
 from edgepack.decoding import convert_value
 from edgepack.tasks.arrays import Bools, Floats, Outputs, Tensor
-from edgepack.tasks.contract import Agreement, Measure, Scale, agree
+from edgepack.tasks.contract import Agreement, Measure, Scale, Task, agree
 from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.intervals import kept_low
 from edgepack.tasks.likelihood import are_probabilities, measure_likelihood
 from edgepack.tasks.one_output import NOTHING
 from edgepack.tasks.plain_error import comparable, row_products
-from edgepack.tasks.sketch import Sketch, sketch_values
 from edgepack.tasks.stacking import stacks
 from edgepack.tasks.values.between_samples import variances_between
 from edgepack.tasks.values.parts import Part, find_parts
@@ -206,7 +205,7 @@ def measure_strictly(
     return measures, losses
 
 
-class Values:
+class Values(Task):
     """Quantities: regression, forecasts: a `Task`."""
 
     name = "values"
@@ -214,19 +213,11 @@ class Values:
     items = "values"
     is_decision = False
 
-    def settle(self, part: TaskOutputs, expected: Sequence[Outputs]) -> TaskOutputs:
-        """Return the part unchanged."""
-        return part
-
     def open(self, part: TaskOutputs, expected: Sequence[Outputs]) -> ValueOutputs:
         """Prepare the comparison with the float model's outputs, a dict per sample."""
         parts = find_parts(expected, part.outputs)
         settings = convert_value(part.settings, ValueSettings)
         return ValueOutputs(self.name, part.outputs, expected, parts, settings)
-
-    def sketch(self, part: TaskOutputs, outputs: Outputs) -> Sketch:
-        """Return level and spread of the values."""
-        return sketch_values(part, outputs)
 
 
 TASK = Values()
