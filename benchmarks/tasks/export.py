@@ -21,10 +21,11 @@ def export_task(task: Task, folder: Path) -> Path:
     Returns:
         The calibration folder.
     """
+    samples = task.calibration()[:CALIBRATION_COUNT]  # First: a task may lack a tool.
     calibration = folder / "calibration"
     shutil.rmtree(calibration, ignore_errors=True)
     calibration.mkdir(parents=True)
-    for index, feeds in enumerate(task.calibration()[:CALIBRATION_COUNT]):
+    for index, feeds in enumerate(samples):
         np.savez_compressed(calibration / f"{index:04d}.npz", **feeds)  # type: ignore[arg-type]
     return calibration
 
