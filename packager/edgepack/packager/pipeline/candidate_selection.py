@@ -425,7 +425,7 @@ def _float_instead(
 
 
 def _describe_race(raced: Speedup, asked: float | None, profile: Profile) -> Iterator[str]:
-    """Yield say that the races were undecided, and which rule decided."""
+    """Yield a note that the races were undecided, with the rule that decided."""
     if raced.outcome != "undecided" or asked is None:
         return
     published = {"quantized": "the quantized model", "float": "the float model"}
@@ -437,7 +437,7 @@ def _describe_race(raced: Speedup, asked: float | None, profile: Profile) -> Ite
 
 
 def _describe_miss(found: SearchResult, profile: Profile) -> str:
-    """Return say that no candidate is within the budget, and how near the best came."""
+    """Return the reason: no candidate is within the budget, and how near the best came."""
     best, count = found.best, len(found.attempts)
     budget = format_metric(best.verdict.budget)
     came_to = f"{best.words}: {best.verdict.found}"
