@@ -1,5 +1,6 @@
 """Settings of every test run."""
 
+import gc
 import os
 import random
 import shutil
@@ -51,3 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     )
     settings.load_profile("edgepack")
+
+
+def pytest_collection_finish() -> None:
+    """Spare the ten thousand collected tests each search for garbage."""
+    gc.collect()
+    gc.freeze()

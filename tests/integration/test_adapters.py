@@ -1,6 +1,5 @@
 """From a PEFT folder to texts on a device: base and adapter built, installed, chosen by name."""
 
-import importlib
 import json
 import re
 import sys
@@ -29,10 +28,11 @@ from tests.simulators.adapters import (
     merge_adapter,
 )
 from tests.simulators.device import Device, running
+from tests.simulators.late_modules import late
 from tests.simulators.ports import free_port
 from tests.simulators.waiting import wait_until
 
-openai: Any = importlib.import_module("openai")  # Its types do not take plain dictionaries.
+openai = late("openai")
 
 
 def run(device: Device, code: int, *words: str) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-import openai
 import pytest
 from onnx.external_data_helper import convert_model_to_external_data
 
@@ -32,8 +31,11 @@ from edgepack.packager.stages.pipeline_file import read_pipeline
 from edgepack.packager.stages.plans import plan_variants
 from tests.integration.picture_builds import edgepack, install
 from tests.simulators import warm_programs
+from tests.simulators.late_modules import late
 from tests.simulators.model_server import ModelServer
 from tests.simulators.ports import free_port
+
+openai = late("openai")
 
 FOLDERS = Path(__file__).parents[1] / "huggingface" / "encoder_decoders"
 RECORDED: list[dict[str, Any]] = json.loads((FOLDERS / "generation.json").read_text())

@@ -4,7 +4,6 @@
 texts of transformers' pipeline.
 """
 
-import importlib
 import io
 import json
 import shutil
@@ -32,10 +31,11 @@ from tests.huggingface.tone_words import LONG_WORDS, RATE, draw_sound, write_wav
 from tests.integration.picture_builds import edgepack, install
 from tests.integration.test_text_vectors import replace_file
 from tests.simulators import warm_programs
+from tests.simulators.late_modules import late
 from tests.simulators.model_server import ModelServer
 from tests.simulators.ports import free_port
 
-openai: Any = importlib.import_module("openai")
+openai = late("openai")
 
 FOLDER = Path(__file__).parents[1] / "huggingface" / "speech"
 RECORDED = json.loads((FOLDER / "recorded.json").read_text())

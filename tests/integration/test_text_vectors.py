@@ -5,7 +5,6 @@ sentence-transformers and transformers give.
 """
 
 import base64
-import importlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -26,10 +25,11 @@ from edgepack.bundle.keys import load_private_key
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest, encode_manifest
 from edgepack.bundle.signature import sign_folder
 from tests.integration.picture_builds import edgepack, install
+from tests.simulators.late_modules import late
 from tests.simulators.model_server import ModelServer
 from tests.simulators.ports import free_port
 
-openai: Any = importlib.import_module("openai")
+openai = late("openai")
 
 FOLDER = Path(__file__).parents[1] / "huggingface" / "encoders" / "bert"
 RECORDED = json.loads((FOLDER / "reference.json").read_text())

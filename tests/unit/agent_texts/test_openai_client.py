@@ -1,19 +1,18 @@
 """The official client of OpenAI on a real model server: the judge of the text protocol."""
 
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edgepack.agent import open_model
+from tests.simulators.late_modules import late
 from tests.simulators.model_server import ModelServer
 from tests.simulators.pointers import write_pointer
 from tests.simulators.ports import free_port
 from tests.simulators.text_bundles import install_texts, make_text_bundle
 
-openai: Any = importlib.import_module("openai")  # Its types do not take plain dictionaries.
+openai = late("openai")
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 

@@ -1,6 +1,5 @@
 """Texts by a JSON schema, of a model with random weights: only the schema shapes the texts."""
 
-import importlib
 import json
 import sys
 from collections.abc import Iterator
@@ -12,13 +11,14 @@ import pytest
 
 from edgepack.agent import DeviceError, Model, open_model
 from edgepack.agent.generation.grammar import GrammarError, Grammars
+from tests.simulators.late_modules import late
 from tests.simulators.model_server import ModelServer
 from tests.simulators.pointers import write_pointer
 from tests.simulators.ports import free_port
 from tests.simulators.text_bundles import END, VOCABULARY, install_texts, make_text_bundle
 
-jsonschema: Any = importlib.import_module("jsonschema")  # It has no types.
-openai: Any = importlib.import_module("openai")
+jsonschema = late("jsonschema")
+openai = late("openai")
 
 CONTEXT = 600
 MESSAGES = [{"role": "user", "content": "Hi"}]

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from edgepack.bundle.signature import sign_folder, verify_envelope
 from edgepack.bundle.verify import verify_folder
 from edgepack.errors import SignatureError
 
-pytest.importorskip("model_signing", reason="needs model-signing")
+pytestmark = pytest.mark.skipif(not find_spec("model_signing"), reason="needs model-signing")
 
 
 def stock(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from scipy import special, stats
-from ville import BernoulliTest
 
 from edgepack.fleet.database.changes import common_share
 from edgepack.fleet.rollouts.statistics import (
@@ -24,6 +22,9 @@ from edgepack.fleet.rollouts.statistics import (
     share_evidence,
     t_quantile,
 )
+from tests.simulators.late_modules import late
+
+special, stats, ville = map(late, ("scipy.special", "scipy.stats", "ville"))
 
 OF_ONE = ALPHA / 21
 LIMIT = math.log(1.10)
@@ -42,7 +43,9 @@ def test_t_quantile_agrees_with_scipy(alpha: float, freedom: int) -> None:
 @given(st.lists(st.booleans(), min_size=1, max_size=60), st.floats(0.02, 0.6))
 def test_share_evidence_agrees_with_ville(told: list[bool], limit: float) -> None:
     """ville's mixture is over all shares; shares above the limit remain."""
-    both_sides = BernoulliTest(limit, prior=(0.5, 0.5)).fit(np.array(told, float)).log_e_values_
+    both_sides = (
+        ville.BernoulliTest(limit, prior=(0.5, 0.5)).fit(np.array(told, float)).log_e_values_
+    )
     hits, count = sum(told), len(told)
     above = stats.beta.logsf(limit, hits + 0.5, count - hits + 0.5)
     expected = both_sides[-1] + above - stats.beta.logsf(limit, 0.5, 0.5)

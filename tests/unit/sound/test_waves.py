@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.io import wavfile
 
 from edgepack.errors import SoundError
 from edgepack.sound.waves import MAX_SECONDS, encode_wave, open_sound
+from tests.simulators.late_modules import late
+
+wavfile = late("scipy.io.wavfile")
 
 TONE = 0.5 * np.sin(2 * np.pi * 440 * np.arange(4410) / 44_100)
 
