@@ -11,10 +11,13 @@ OLDEST_VENV := .venv-oldest
 RELEASE_VENV := .venv-release
 BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+# An environment without a pip of its own is filled by another one's: each pip costs five seconds.
+PIP_INSTALL_IN = -m pip --python $(1) install --quiet --disable-pip-version-check
 # Every file that an environment installs is checked against the hash that `make pins` wrote.
 # pyhocon is on the index as a source archive alone. Modules are compiled as they are imported: most never are.
-PIP_INSTALL_PINNED := $(PIP_INSTALL) --no-compile --require-hashes --no-deps --only-binary :all: --no-binary pyhocon --requirement requirements
-PIP_INSTALL_CLONE := $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+PINNED := --no-compile --require-hashes --no-deps --only-binary :all: --no-binary pyhocon --requirement requirements
+PIP_INSTALL_PINNED := $(PIP_INSTALL) $(PINNED)
+CLONE := --no-deps --no-build-isolation --editable .
 READY := $(VENV)/.ready
 DEVELOP_GROUPS := build test browser api texts oidc check demo docs
 OPENVINO_READY := $(OPENVINO_VENV)/.ready
@@ -168,14 +171,13 @@ scan-operators: $(READY)
 
 # The wheel, and its bill of materials: of an environment that has it and what it was tested with,
 # every file held against its pinned hash.
+PIP_DEVICE = $(RELEASE_VENV)/bin/python $(call PIP_INSTALL_IN,$(RELEASE_VENV)/device/bin/python)
 release: $(RELEASE_READY)
 	rm -rf dist $(RELEASE_VENV)/device
 	$(RELEASE_VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
-	$(PYTHON) -m venv $(RELEASE_VENV)/device
-	$(RELEASE_VENV)/device/bin/python -m pip install --quiet --disable-pip-version-check \
-		--require-hashes --no-deps --only-binary :all: --requirement requirements/device-cpu.txt
-	$(RELEASE_VENV)/device/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/*.whl
-	$(RELEASE_VENV)/device/bin/python -m pip uninstall --quiet --yes pip setuptools
+	$(PYTHON) -m venv --without-pip $(RELEASE_VENV)/device
+	$(PIP_DEVICE) $(PINNED)/device-cpu.txt
+	$(PIP_DEVICE) --no-deps --no-compile dist/*.whl
 	$(RELEASE_VENV)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
 		--spec-version 1.6 --validate --output-file dist/edgepack.cdx.json $(RELEASE_VENV)/device/bin/python
 
@@ -214,16 +216,16 @@ $(READY): $(INPUTS)
 	@$(BIN)/python $(PIP_INSTALL_PINNED)/pip.txt
 	@$(BIN)/python $(PIP_INSTALL_PINNED)/develop.txt
 	@$(BIN)/python $(PIP_INSTALL_PINNED)/models.txt
-	@$(BIN)/python $(PIP_INSTALL_CLONE)
+	@$(BIN)/python $(PIP_INSTALL) $(CLONE)
 	@touch $@
 
-$(OPENVINO_READY): $(INPUTS)
+PIP_OPENVINO := $(BIN)/python $(call PIP_INSTALL_IN,$(OPENVINO_VENV)/bin/python)
+$(OPENVINO_READY): $(INPUTS) | $(READY)
 	@echo "Setting up $(OPENVINO_VENV) (once) …"
-	@test -x $(OPENVINO_VENV)/bin/python || $(PYTHON) -m venv $(OPENVINO_VENV)
-	@$(OPENVINO_VENV)/bin/python $(PIP_INSTALL_PINNED)/pip.txt
-	@$(OPENVINO_VENV)/bin/python $(PIP_INSTALL_PINNED)/develop-openvino.txt
-	@$(OPENVINO_VENV)/bin/python $(PIP_INSTALL_PINNED)/models.txt
-	@$(OPENVINO_VENV)/bin/python $(PIP_INSTALL_CLONE)
+	@test -x $(OPENVINO_VENV)/bin/python || $(PYTHON) -m venv --without-pip $(OPENVINO_VENV)
+	@$(PIP_OPENVINO) $(PINNED)/develop-openvino.txt
+	@$(PIP_OPENVINO) $(PINNED)/models.txt
+	@$(PIP_OPENVINO) $(CLONE)
 	@touch $@
 
 $(RELEASE_READY): requirements/release.txt requirements/pip.txt
@@ -234,8 +236,8 @@ $(RELEASE_READY): requirements/release.txt requirements/pip.txt
 	@touch $@
 
 # A newer Python than 3.12 has no wheel of it: the tests that need it then say so.
-$(OLDEST_READY): Makefile
+$(OLDEST_READY): Makefile | $(READY)
 	@echo "Setting up $(OLDEST_VENV) (once) …"
-	@test -x $(OLDEST_VENV)/bin/python || $(PYTHON) -m venv $(OLDEST_VENV)
-	@$(OLDEST_VENV)/bin/python $(PIP_INSTALL_PINNED)/oldest.txt || echo "onnxruntime 1.18 cannot be installed here"
+	@test -x $(OLDEST_VENV)/bin/python || $(PYTHON) -m venv --without-pip $(OLDEST_VENV)
+	@$(BIN)/python $(call PIP_INSTALL_IN,$(OLDEST_VENV)/bin/python) $(PINNED)/oldest.txt || echo "onnxruntime 1.18 cannot be installed here"
 	@touch $@
