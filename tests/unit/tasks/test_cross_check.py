@@ -14,6 +14,7 @@ from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.progress import silent
 from edgepack.packager.source.model import load_source
 from edgepack.packager.tasks.describe import describe, describe_outputs
+from edgepack.packager.tasks.possible import possible_tasks
 from edgepack.packager.tasks.reconstruction import with_residuals
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.tasks.arrays import Floats, Outputs
@@ -411,6 +412,13 @@ def test_lengths_next_to_a_constant_are_no_common_length() -> None:
     assert common_length(unit) == pytest.approx(1.0)
     assert common_length([one.astype(np.float16) for one in unit]) == pytest.approx(1.0, abs=1e-3)
     assert common_length(list(vectors + 1e4)) == 0.0
+
+
+def test_rows_of_any_number_have_no_common_length() -> None:
+    scores = [np.ones(count, np.float32) for count in (3, 0, 2, *range(1, 20))]
+    assert common_length(scores) == 0.0
+    assert possible_tasks(scores)[-1]
+    assert common_length([np.empty((0, 4), np.float32)] * 20) == 0.0
 
 
 def test_whole_numbers_in_floats_are_decisions() -> None:

@@ -298,10 +298,11 @@ def common_length(values: Sequence[Tensor]) -> float:
     Lengths are compared with the distances between vectors: next to a large constant, as of times,
     all lengths are alike.
     """
-    if len(values) < FEWEST_FOR_SPREAD or not values[0].ndim or values[0].shape[-1] < 2:
+    widths = {value.shape[-1] if value.ndim else 1 for value in values}
+    if len(values) < FEWEST_FOR_SPREAD or len(widths) > 1 or min(widths) < 2:
         return 0.0
     wide = [value.astype(np.float64).reshape(-1, value.shape[-1]) for value in values]
-    if len({value.shape[-1] for value in wide}) > 1 or not any(value.size for value in wide):
+    if not any(value.size for value in wide):
         return 0.0
     vectors = np.concatenate(wide)
     flat = np.linalg.norm(vectors, axis=-1)
