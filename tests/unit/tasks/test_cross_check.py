@@ -93,6 +93,21 @@ def test_a_wrong_declaration_of_forecasts_is_not_silent(task: str) -> None:
     assert verdict.weak or not verdict.passed
 
 
+def test_a_place_next_to_a_size_and_an_angle_is_no_decision() -> None:
+    def box(x: Floats) -> Floats:
+        """Centre, sides, and cosine and sine of twice the angle."""
+        angle = np.pi * np.tanh(x @ _WEIGHTS[:, 4])
+        sides = np.exp(0.2 * x[:, :2]) * [10.0, 4.0]
+        return np.column_stack([16 + 3 * x[:, 2:4], sides, np.cos(angle), np.sin(angle)])
+
+    verdict = _judge(box, _quantized(box), "")
+    assert verdict.metric != "top1_agreement"
+    assert verdict.weak, "nothing tells what the six numbers mean"
+    rare = np.array([2.0, 1.5, 1.0, -2.0])
+    scores = describe_outputs(_outputs(_logits(_draw(48, 1))[:, :4] + rare))
+    assert scores.outputs_of("classification"), "a class may be rare"
+
+
 def _logits(x: Floats) -> Floats:
     return np.asarray(x @ _WEIGHTS[:, :12])
 

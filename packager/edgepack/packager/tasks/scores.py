@@ -16,8 +16,9 @@ import numpy as np
 from edgepack.packager.graph.queries import index_graph
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.wording import toml_key
-from edgepack.tasks.arrays import Outputs, Tensor
+from edgepack.tasks.arrays import Floats, Outputs, Tensor
 from edgepack.tasks.classification.measure import ROWS, TOP1, is_one_decision, one_miss
+from edgepack.tasks.contract import LOSS
 from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
 from edgepack.tasks.likelihood import are_probabilities, is_distribution
 from edgepack.tasks.unknown.measure import UNLIKE
@@ -92,7 +93,9 @@ def _are_logits(values: Sequence[Tensor]) -> bool:
     """Return whether rows have the scale of logits, and columns like each other.
 
     Columns of classes have a similar spread, and a high column goes with low others. Quantities
-    side by side have units of their own; the steps of a forecast rise and fall together.
+    side by side have units of their own; the steps of a forecast rise and fall together. In a short
+    row, a column that the softmax never expects is a quantity beside greater ones, as an angle is
+    next to a place.
     """
     if len({value.size for value in values}) > 1 or len(values) < FEWEST_FOR_VARIETY:
         return True
@@ -102,9 +105,18 @@ def _are_logits(values: Sequence[Tensor]) -> bool:
         return False
     if rows.shape[1] == 2:
         return True
+    if rows.shape[1] < _FEWEST_CLASSES and _expected_counts(rows).min() < LOSS:
+        return False
     together = np.asarray(np.corrcoef(rows.T))
     others = together[~np.eye(len(together), dtype=np.bool_)]
     return float(np.nanmean(others)) <= _TOGETHER
+
+
+def _expected_counts(rows: Floats) -> Floats:
+    """Return the number of samples of each class that the softmax of scores expects."""
+    odds = np.exp(rows - rows.max(axis=1, keepdims=True))
+    counts: Floats = (odds / odds.sum(axis=1, keepdims=True)).sum(axis=0)
+    return counts
 
 
 def _are_decisions(values: Sequence[Tensor]) -> bool:
@@ -146,7 +158,7 @@ def _clearness(values: Sequence[Tensor]) -> float:
         return 1.0
     shares = []
     for value in values:
-        scores = value.astype(np.float64).reshape(-1, value.shape[-1])
+        scores = np.nan_to_num(value.astype(np.float64).reshape(-1, value.shape[-1]))
         shares.append(1.0 / np.exp(scores - scores.max(axis=-1, keepdims=True)).sum(axis=-1))
     even = 1.0 / values[0].shape[-1]
     return float((np.median(np.concatenate(shares)) - even) / (1.0 - even))
