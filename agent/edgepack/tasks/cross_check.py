@@ -15,6 +15,7 @@ from edgepack.tasks.arrays import FEWEST_FOR_SPREAD, Outputs, Tensor, are_whole
 from edgepack.tasks.contract import LOSS, Agreement, Expected, Measure
 from edgepack.tasks.decibels import flat_pair
 from edgepack.tasks.description import GUESSED_FROM, UNKNOWN, TaskOutputs
+from edgepack.tasks.details import BOX_PLACES
 from edgepack.tasks.likelihood import are_probabilities, lost_skill
 from edgepack.tasks.values.strict import (
     is_row,
@@ -34,6 +35,9 @@ such as the mean absolute one, no more is lost."""
 
 LOOKS_LIKE = "looks_like"
 """Setting of outputs that a person declared to be another task than the graph says: its layout."""
+
+UNKNOWN_LAYOUT = "unknown"
+"""Value of this setting where no known layout fits."""
 
 CHANGES = "changes"
 """Setting of pictures and sounds that change an input: mean square of the change, by output."""
@@ -94,7 +98,13 @@ def find_doubt(
             return None
         means = "mean" if len(part.outputs) > 1 else "means"
         return Doubt(because=f"nothing tells what {listed} {means}", remedies=("task", "metric"))
-    if layout := part.settings.get(LOOKS_LIKE):
+    if (layout := part.settings.get(LOOKS_LIKE)) == UNKNOWN_LAYOUT:
+        return Doubt(
+            because=f"{listed} {are} declared {part.task!r}, but shaped like a detector's boxes in "
+            "a layout that is not known",
+            remedies=("metric",),
+        )
+    if layout:
         return Doubt(
             because=f"{listed} {are} declared {part.task!r}, and the graph gives boxes there "
             f"(layout {layout!r}): leave the declaration out"
@@ -102,7 +112,7 @@ def find_doubt(
     if agreement.doubt and not _are_exact(part, expected, got):
         return Doubt(because=agreement.doubt, remedies=("samples", "metric"))
     if part.task == "detections":  # most places are noise that nobody reads
-        return None
+        return _doubt_places(agreement)
     is_guess = part.source != "declared"
     if (count := part.settings.get(GUESSED_FROM)) and not _are_exact(part, expected, got):
         return Doubt(
@@ -205,6 +215,18 @@ def _are_constant(part: TaskOutputs, expected: Sequence[Outputs]) -> bool:
         and np.array_equal(outputs[name], first[name], equal_nan=first[name].dtype.kind == "f")
         for outputs in expected
         for name in part.outputs
+    )
+
+
+def _doubt_places(agreement: Agreement) -> Doubt | None:
+    """Return a doubt where boxes that count as found lie beside the float model's boxes."""
+    places = agreement.details.get(BOX_PLACES, 1.0)
+    if places >= 1.0 - LOSS:
+        return None
+    return Doubt(
+        because=f"{agreement.words}, and yet boxes are less exact: of the common boxes, "
+        f"{places:.1%} overlap enough on average over COCO's overlaps of .5 to .95",
+        remedies=("metric",),
     )
 
 

@@ -8,6 +8,9 @@ BOX_THRESHOLD = "box_threshold"
 """Of a detector: how many more or fewer boxes (negative) it finds than the float model as a share,
 and the score that boxes were counted at."""
 
+BOX_PLACES = "box_places"
+"""Of a detector: share of the common boxes that agree, as a mean over COCO's overlaps."""
+
 FREE_TOKENS = "free_token_agreement"
 FORCED_TOKENS = "forced_token_agreement"
 DIVERGENCE = "divergence_nats"

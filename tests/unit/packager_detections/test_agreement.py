@@ -11,7 +11,7 @@ from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.tasks.contract import Agreement
 from edgepack.tasks.description import ModelDescription, TaskOutputs
-from edgepack.tasks.details import BOX_BIAS
+from edgepack.tasks.details import BOX_BIAS, BOX_PLACES
 from tests.unit.tasks.drawn_objects import (
     YOLO,
     Floats,
@@ -63,6 +63,22 @@ def test_that_no_box_is_lost_is_not_sure_of_others_unless_the_model_is_the_same(
     assert kept.low is not None
     assert 0.98 < kept.low < 0.995, "none of 600 lost boxes may be one of a hundred"
     assert _judge(_SCENES).low == 1.0
+
+
+def test_boxes_beside_the_float_models_make_a_weak_verdict() -> None:
+    def moved(share: float) -> list[Floats]:
+        scenes = [scene.copy() for scene in _SCENES]
+        for scene in scenes:
+            scene[:, 0] += share * scene[:, 2]
+        return scenes
+
+    far = _judge(moved(0.08))
+    assert (far.value, far.passed) == (1.0, True), "an overlap of .85 is above .75"
+    assert _agreement(far).details[BOX_PLACES] == pytest.approx(0.8)
+    (doubt,) = far.weak
+    assert "80.0% overlap enough" in doubt
+    assert "--metric" in doubt
+    assert not _judge(moved(0.02)).weak
 
 
 def test_a_model_that_loses_only_its_faint_objects_is_refused_with_the_numbers() -> None:

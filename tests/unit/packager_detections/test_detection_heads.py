@@ -144,6 +144,26 @@ def test_declared_values_that_the_graph_gives_as_boxes_make_a_weak_verdict(
     assert Reference(expected, {}, plain).judge(expected).weak == ()
 
 
+def test_four_maps_beside_maps_of_scores_are_a_detectors(tmp_path: Path) -> None:
+    maps: dict[str, tuple[_Shape, str]] = {
+        "scores": ([1, 3, 40, 40], "Sigmoid"),
+        "sides": ([1, 4, 40, 40], "Add"),
+    }
+    assert find_detection_head(infer(_rows(maps)), {}).unknown == ("sides",)
+    assert not find_detection_head(infer(_rows({**maps, "scores": maps["sides"]})), {}).unknown
+    declarations = {"sides": OutputDeclaration(task="values")}
+    source = _source(_rows(maps), tmp_path).with_parts(*declared_parts(declarations))
+    judged = with_detection_head(source, declarations)
+    rng = np.random.default_rng(0)
+    expected: list[Outputs] = [
+        {name: rng.normal(0, 1, shape).astype(np.float32) for name, (shape, _) in maps.items()}
+        for _ in range(10)
+    ]
+    doubts = " ".join(Reference(expected, {}, judged.description).judge(expected).weak)
+    assert "'sides' is declared 'values'" in doubts
+    assert "[outputs.sides]" not in doubts
+
+
 def test_the_exporters_metadata_tell_classes_and_leave_masks_aside() -> None:
     noted = {"task": "segment", "names": "{0: 'cat', 1: 'dog'}"}
     model = _rows({"y": ([1, 38, 2100], "Add"), "masks": ([1, 32, 80, 80], "Add")}, noted)

@@ -79,6 +79,58 @@ def test_a_detector_is_built_judged_and_shown_by_its_boxes(tmp_path: Path) -> No
     assert "F1 of boxes " in shown.output
 
 
+def _suppressed_in_the_graph() -> onnx.ModelProto:
+    """Return boxes, scores and classes of bright squares, after a suppression in the graph."""
+    square = np.zeros((1, 1, 20, 20))
+    square[..., 4:16, 4:16] = 12.0 / 144.0
+    steps = np.arange(3) * 20.0 + 4.0
+    left, top = np.tile(steps, 3), np.repeat(steps, 3)
+    weights = {
+        "square": square,
+        "bias": np.array([-4.0]),
+        "corners": np.stack([left, top, left + 12.0, top + 12.0], axis=1)[None],
+        "iou": np.array([0.5]),
+        "least": np.array([0.2]),
+    }
+    whole = {"most": [10], "zero": [0], "one": [1], "two": [2], "three": [3], "row": [1, 1, 9]}
+    whole["column"] = [1, 9, 1]
+    weights |= {name: np.array(value) for name, value in whole.items()}
+    kept = [
+        numpy_helper.from_array(v.astype(np.int64 if name in whole else np.float32), name)
+        for name, v in weights.items()
+    ]
+    return graph_model(
+        f"(float[1,1,{_SIDE},{_SIDE}] picture) => (float[n,4] boxes, float[n] scores, "
+        "int64[n] labels) { a = Conv<strides=[20,20]>(picture, square, bias) "
+        "f = Sigmoid(a) s = Reshape(f, row) u = Reshape(f, column) b = Add(corners, u) "
+        "c = NonMaxSuppression(b, s, most, iou, least) k = Slice(c, one, two, one) "
+        "labels = Squeeze(k, one) p = Slice(c, two, three, one) i = Squeeze(p, one) "
+        "r = Squeeze(b, zero) boxes = Gather(r, i) scores = GatherND(s, c) }",
+        kept,
+    )
+
+
+def test_boxes_of_a_suppression_in_the_graph_are_judged_as_boxes(tmp_path: Path) -> None:
+    onnx.save(_suppressed_in_the_graph(), tmp_path / "squares.onnx")
+    write_key_pair(generate_key(), tmp_path / "release")
+    result = build(
+        tmp_path / "squares.onnx",
+        profiles=["vitisai-xint8"],
+        calibration=_pictures(60),
+        key=tmp_path / "release.key",
+        output=tmp_path / "squares-1.0.0",
+    )
+    accuracy = result.variants["vitisai-xint8"].accuracy
+    assert accuracy.metric == "detection_f1"
+    assert accuracy.details["box_places"] > 0.9
+    notes = " ".join((*result.report.notes, *result.variants["vitisai-xint8"].notes))
+    assert "A detector: 'boxes', 'scores', 'labels'" in notes
+    assert "judged by the floats" not in notes
+    (agreement,) = result.variants["vitisai-xint8"].agreements
+    assert agreement.part.task == "detections", "a device compares boxes, too"
+    assert not result.variants["vitisai-xint8"].tolerances, "boxes come in any order"
+
+
 def test_a_detector_that_finds_nothing_in_any_sample_is_judged_by_its_values(
     tmp_path: Path,
 ) -> None:

@@ -9,13 +9,20 @@ from msgspec.structs import replace
 from onnx import helper
 
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
+from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.gates.tolerances import Seen, derive_agreements, derive_tolerances
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.graph.node_precision import node_precision
 from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.source.model import SourceModel, load_source
-from edgepack.packager.source.watched_outputs import watch_before_postprocessing
+from edgepack.packager.source.watched_outputs import (
+    describe_evaluation,
+    describe_selection,
+    postprocessing_names,
+    watch_before_postprocessing,
+)
+from edgepack.packager.tasks.describe import with_heads
 from edgepack.packager.tensors.sequence import SampleSplit
 from edgepack.tasks.arrays import Outputs
 from tests.unit.packager_passes.declaring import declare
@@ -89,7 +96,46 @@ def test_the_floats_that_enter_the_tail_are_found_whole(tmp_path: Path) -> None:
     assert watched.description.outputs_of("unknown") == ("eb", _SCORES)
     assert watched.description.outputs_of("selection") == ("boxes", "scores")
     assert "ends in a selection (TopK)" in watched.notes[-1]
-    assert "The 6 nodes from there on stay float" in watched.notes[-1]
+    assert "The 6 nodes behind" in watched.notes[-1]
+
+
+def _labelled_detector() -> onnx.ModelProto:
+    """Return a detector that also gives the class of each taken box."""
+    model = _detector()
+    model.graph.node.append(helper.make_node("Mod", ["places", "kinds"], ["labels"], name="label"))
+    model.graph.initializer.append(constant("kinds", [3], np.int64))
+    model.graph.output.append(
+        helper.make_tensor_value_info("labels", onnx.TensorProto.INT64, [1, 8])
+    )
+    return model
+
+
+@pytest.mark.parametrize("is_declared", [False, True])
+def test_boxes_that_a_selection_gives_are_judged_as_boxes(
+    tmp_path: Path, is_declared: bool
+) -> None:
+    entry = OutputDeclaration(
+        task="detections", layout="labelled", scores="scores", labels="labels"
+    )
+    declarations = {"boxes": entry} if is_declared else {}
+    source = watch_before_postprocessing(_source(_labelled_detector(), tmp_path))
+    source = with_heads(source, declarations)
+    head = source.description.part_of("detections")
+    assert head is not None
+    assert head.outputs == ("boxes", "scores", "labels")
+
+    confirmed = describe_selection(source, source.description)
+    assert confirmed.evaluated(head.outputs) == head.outputs
+    assert not confirmed.evaluated(source.watched)
+    tail = postprocessing_names(source.model.graph, confirmed, source.watched)
+    assert set(tail) == {"turn", "top", "columns", "where", "take", "last", "label"}
+
+    unconfirmed = describe_selection(source, source.description.without(head.outputs))
+    assert unconfirmed.outputs_of("selection") == head.outputs
+    assert unconfirmed.evaluated(source.watched) == source.watched
+    assert postprocessing_names(source.model.graph, unconfirmed, source.watched) == tail
+    (note,) = describe_evaluation(source.watched, unconfirmed)
+    assert "'eb', 'all_scores'" in note
 
 
 def test_a_selection_in_the_middle_of_a_network_is_no_tail(tmp_path: Path) -> None:

@@ -23,12 +23,15 @@ import msgspec
 import numpy as np
 
 from edgepack.tasks.arrays import Floats
-from edgepack.tasks.detections.boxes import Boxes, pair
+from edgepack.tasks.detections.boxes import Boxes, overlaps, pair
 from edgepack.tasks.detections.layouts import MARGIN, Layout
 from edgepack.tasks.intervals import independent, kept_low, share_low
 
 _FEWEST = 0.5
 """Of the float model's boxes at the lowest threshold; see above."""
+
+_COCO = np.arange(50, 100, 5) / 100.0
+"""Overlaps of COCO's mean average precision."""
 
 _Z = 1.96
 """Standard normal quantile of 97.5 %."""
@@ -64,6 +67,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
         come, gone: Pairs at nearly the same score of which only the variant's, or only the float
             model's reaches the threshold.
         shifts: Differences of the scores of pairs, any number.
+        overlaps: Intersection over union of the pairs that both find at `named`, any number.
     """
 
     expected: Floats
@@ -72,6 +76,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     come: Floats
     gone: Floats
     shifts: Floats
+    overlaps: Floats
 
 
 def count_boxes(expected: Boxes, got: Boxes, layout: Layout) -> Counts:
@@ -79,6 +84,8 @@ def count_boxes(expected: Boxes, got: Boxes, layout: Layout) -> Counts:
     steps = np.array(layout.thresholds)[:, None]
     first, second = pair(expected, got)
     was, now = expected.scores[first], got.scores[second]
+    common = np.minimum(was, now) >= layout.named
+    pairs = expected.pick(first[common]), got.pick(second[common])
     is_near = np.abs(was - now) <= MARGIN
     return Counts(
         expected=(expected.scores >= steps).sum(axis=1).astype(np.float64),
@@ -87,7 +94,16 @@ def count_boxes(expected: Boxes, got: Boxes, layout: Layout) -> Counts:
         come=(is_near & (was < steps) & (now >= steps)).sum(axis=1).astype(np.float64),
         gone=(is_near & (was >= steps) & (now < steps)).sum(axis=1).astype(np.float64),
         shifts=now - was,
+        overlaps=overlaps(*pairs).diagonal(),
     )
+
+
+def measure_places(counts: Sequence[Counts]) -> float:
+    """Return the share of pairs that overlap enough, as a mean over COCO's overlaps; 1 without
+    pairs.
+    """
+    overlaps = np.concatenate([entry.overlaps for entry in counts])
+    return float((overlaps >= _COCO[:, None]).mean()) if len(overlaps) else 1.0
 
 
 def measure_agreement(counts: Sequence[Counts], layout: Layout) -> DetectionAgreement | None:

@@ -7,7 +7,9 @@ from typing import Any, Literal
 import msgspec
 
 from edgepack.decoding import convert_value, decode_toml
-from edgepack.tasks.description import Source, TaskOutputs
+from edgepack.tasks.description import ModelDescription, Source, TaskOutputs
+
+DETECTIONS = "detections"
 
 LayoutName = Literal[
     "yolo",
@@ -45,6 +47,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         order: Which numbers make a box; "" where the float model's values tell.
         activation: Activation of raw scores; "" if the float model's values decide.
         is_suppressed: Whether the graph contains non-maximum suppression.
+        is_placed: Whether places count beyond an overlap, as in COCO's mean average precision.
         thresholds: Scores that applications hold boxes against, ascending.
         named: The threshold that a report counts boxes at.
     """
@@ -56,6 +59,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     order: BoxOrder = ""
     activation: Activation = ""
     is_suppressed: bool = False
+    is_placed: bool = True
     thresholds: tuple[float, ...] = THRESHOLDS
     named: float = 0.25
 
@@ -123,5 +127,11 @@ class DetectionHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         stated: dict[str, Any] = msgspec.to_builtins(self)
         settings = {key: stated[key] for key in stated if key not in ("outputs", "source")}
         return TaskOutputs(
-            task="detections", outputs=self.outputs, source=self.source, settings=settings
+            task=DETECTIONS, outputs=self.outputs, source=self.source, settings=settings
         )
+
+
+def suppressed(description: ModelDescription) -> tuple[str, ...]:
+    """Return the outputs with boxes that a selection in the graph gives, in any number."""
+    part = description.part_of(DETECTIONS)
+    return part.outputs if part and DetectionHead.of(part).facts.is_suppressed else ()

@@ -11,12 +11,13 @@ from edgepack.number_format import format_metric
 from edgepack.tasks.arrays import Outputs, Tensor
 from edgepack.tasks.contract import Agreement, Measure, Scale, Task, agree
 from edgepack.tasks.description import TaskOutputs
-from edgepack.tasks.details import BOX_BIAS, BOX_THRESHOLD, bounded, describe_box_bias
+from edgepack.tasks.details import BOX_BIAS, BOX_PLACES, BOX_THRESHOLD, bounded, describe_box_bias
 from edgepack.tasks.detections.agreement import (
     Counts,
     DetectionAgreement,
     count_boxes,
     measure_agreement,
+    measure_places,
 )
 from edgepack.tasks.detections.boxes import NONE, Boxes
 from edgepack.tasks.detections.decoding import PICTURE_BITS, find_boxes
@@ -81,6 +82,7 @@ class FoundBoxes:
             details={
                 **bounded(BOX_BIAS, found.bias, found.bias_low, found.bias_high),
                 BOX_THRESHOLD: found.named,
+                **({BOX_PLACES: measure_places(counts)} if layout.is_placed else {}),
             },
         )
 

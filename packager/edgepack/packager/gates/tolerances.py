@@ -27,6 +27,7 @@ from edgepack.tasks.description import (
     ModelDescription,
     TaskOutputs,
 )
+from edgepack.tasks.detections.layouts import suppressed
 from edgepack.tasks.plain_error import PlainError, measure_errors
 from edgepack.tasks.table import task_of
 
@@ -84,9 +85,10 @@ def derive_tolerances(
         A tolerance for every other output.
     """
     by_output: dict[str, list[PlainError]] = {}
+    unordered = {*watched, *(suppressed(description) if watched else ())}
     for place in seen:
         for error in place.errors:
-            if error.output in watched or description.task_of(error.output) in NOT_EVALUATED:
+            if error.output in unordered or description.task_of(error.output) in NOT_EVALUATED:
                 continue
             golden = [measure_errors(*pair, [error.output])[0] for pair in place.prefixes()]
             by_output.setdefault(error.output, []).extend((error, *golden))

@@ -321,6 +321,8 @@ def _boxes_beside_scores(view: _View) -> DetectionHead | None:
 def _may_be_boxes(view: _View, name: str) -> bool:
     """Return True for four numbers per place, or for a level of a pyramid that is output level by
     level.
+
+    Four maps are four numbers per place if a map of scores has the same places (FCOS).
     """
     shape = view.outputs[name]
     cells = {
@@ -329,9 +331,31 @@ def _may_be_boxes(view: _View, name: str) -> bool:
         for stride in _PYRAMIDS[0]
     }
     levels = [other for other in view.outputs.values() if _is_level(other, cells)]
-    return _looks_like_boxes(view, name) or (
-        len(levels) >= len(_PYRAMIDS[0]) and _is_level(shape, cells)
+    return (
+        _looks_like_boxes(view, name)
+        or _are_sides(view, name)
+        or (len(levels) >= len(_PYRAMIDS[0]) and _is_level(shape, cells))
     )
+
+
+def _are_sides(view: _View, name: str) -> bool:
+    """Return True for four maps on a grid coarser than the picture, next to maps of scores."""
+    grid = _grid(view.outputs[name], _COORDINATES)
+    if grid is None or view.size is None or grid[0] >= view.size[0] or grid[1] >= view.size[1]:
+        return False
+    return any(
+        other != name and view.maker(other) == "Sigmoid" and grid in (shape[1:3], shape[2:])
+        for other, shape in view.outputs.items()
+        if len(shape) == _COORDINATES
+    )
+
+
+def _grid(shape: Sizes, channels: int) -> tuple[int, int] | None:
+    """Return height and width of so many maps; None for another number or open sizes."""
+    if len(shape) != _COORDINATES or channels not in (shape[1], shape[3]):
+        return None
+    high, wide = shape[2:] if shape[1] == channels else shape[1:3]
+    return None if high is None or wide is None else (high, wide)
 
 
 def _is_level(shape: Sizes, cells: Collection[tuple[int, int]]) -> bool:

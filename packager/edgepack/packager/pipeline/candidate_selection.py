@@ -134,7 +134,9 @@ class CandidateSelector:
             return
         if profile.lowering is None:
             return
-        tail = postprocessing_names(prepared.model.graph, inputs.split.search.description)
+        tail = postprocessing_names(
+            prepared.model.graph, inputs.split.search.description, inputs.source.watched
+        )
         for name, settings in _scopes(profile):
             maker: CandidateMaker = maker_for(settings)(
                 prepared.model,

@@ -49,7 +49,7 @@ from edgepack.packager.source.soundness import (
 from edgepack.packager.source.stated_facts import StatedFacts, read_metadata
 from edgepack.packager.source.texts import TextSource
 from edgepack.packager.tensors.spec import TensorSpec
-from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription, TaskOutputs
+from edgepack.tasks.description import NOTHING_KNOWN, SELECTION, ModelDescription, TaskOutputs
 
 _KINDS = {
     "sequence_type": "a sequence",
@@ -105,6 +105,15 @@ class SourceModel(msgspec.Struct, frozen=True, kw_only=True):
     def with_parts(self, *parts: TaskOutputs) -> "SourceModel":
         """Return the model with more of its outputs described."""
         return replace(self, description=self.description.with_parts(*parts))
+
+    def with_head(self, head: TaskOutputs) -> "SourceModel":
+        """Return the model with a head, which takes the place of selections among its outputs."""
+        parts = tuple(
+            part
+            for part in self.description.parts
+            if part.task != SELECTION or set(part.outputs).isdisjoint(head.outputs)
+        )
+        return replace(self, description=replace(self.description, parts=parts)).with_parts(head)
 
 
 def load_source(

@@ -31,7 +31,14 @@ from edgepack.packager.graph.queries import (
 )
 from edgepack.packager.graph.shape_inference import infer
 from edgepack.packager.source.model import SourceModel
-from edgepack.tasks.description import SELECTION, UNKNOWN, ModelDescription, TaskOutputs
+from edgepack.tasks.description import (
+    IGNORED,
+    SELECTION,
+    UNKNOWN,
+    ModelDescription,
+    TaskOutputs,
+)
+from edgepack.tasks.detections.layouts import DETECTIONS, DetectionHead, suppressed
 from edgepack.text import counted
 
 
@@ -62,7 +69,7 @@ def watch_before_postprocessing(source: SourceModel) -> SourceModel:
     watched = tuple(name for name in tail.tensors if name not in own)
     model.graph.output.extend(value for value in inferred.value_info if value.name in watched)
     inside = tuple(name for name in tail.tensors if name not in described)
-    parts = [TaskOutputs(task=SELECTION, outputs=(name,), source="graph") for name in selected]
+    parts = [_selection(name) for name in selected]
     if inside:
         # Scores, boxes and distances enter a selection: each is measured by all these meanings.
         parts.append(TaskOutputs(task=UNKNOWN, outputs=inside, source="graph"))
@@ -72,21 +79,60 @@ def watch_before_postprocessing(source: SourceModel) -> SourceModel:
     )
     note = (
         f"The model ends in a selection ({', '.join(tail.ops)}), which any rounding reorders where "
-        f"scores are alike: it is judged by the floats that enter it, {_listed(tail.tensors)}. The "
-        f"{counted(count, 'node')} from there on stay float, and of {_listed(selected)} it is seen "
-        "how much of what the float model selects is there, in any order."
+        f"scores are alike. The {counted(count, 'node')} behind {_listed(tail.tensors)} stay float."
     )
     return replace(described_model, model=model, watched=watched, notes=(*source.notes, note))
 
 
-def postprocessing_names(graph: onnx.GraphProto, description: ModelDescription) -> tuple[str, ...]:
+def describe_selection(source: SourceModel, described: ModelDescription) -> ModelDescription:
+    """Return the description with selections for outputs of the tail whose boxes are not confirmed.
+
+    Where boxes of the tail's outputs are compared, nothing asks for the floats that enter it.
+
+    Args:
+        source: The model with the floats that enter its tail.
+        described: Meaning of the outputs, with a head only where values confirm the head.
+    """
+    head = source.description.part_of(DETECTIONS)
+    if not source.watched or head is None or not DetectionHead.of(head).facts.is_suppressed:
+        return described
+    if described.part_of(DETECTIONS) is None:
+        names = [name for name in head.outputs if name not in described.outputs]
+        return described.with_parts(*(_selection(name) for name in names))
+    if described.part_of(SELECTION) is not None:
+        return described
+    ignored = TaskOutputs(task=IGNORED, outputs=source.watched, source="graph")
+    return described.without(source.watched).with_parts(ignored)
+
+
+def describe_evaluation(watched: Collection[str], description: ModelDescription) -> tuple[str, ...]:
+    """Return how selected outputs are evaluated, a sentence; nothing where no output is selected.
+
+    Args:
+        watched: The floats that enter the tail.
+        description: Meaning of the outputs.
+    """
+    selected = description.outputs_of(SELECTION)
+    if not selected:
+        return ()
+    entering = f" that enter it, {_listed(watched)}," if watched else " that enter it"
+    return (
+        f"The selection is judged by the floats{entering} and of {_listed(selected)} it is seen "
+        "how much of what the float model selects is there, in any order.",
+    )
+
+
+def postprocessing_names(
+    graph: onnx.GraphProto, description: ModelDescription, watched: Collection[str] = ()
+) -> tuple[str, ...]:
     """Return names of the nodes that only serve selected outputs; none without a selection.
 
     Args:
         graph: The model after any passes: its outputs have the original names.
         description: Meaning of the outputs.
+        watched: The floats that enter the tail.
     """
-    return tuple(node.name for node in _tail_nodes(graph, description))
+    return tuple(node.name for node in _tail_nodes(graph, description, watched))
 
 
 def without_watched(model: onnx.ModelProto, watched: Collection[str]) -> None:
@@ -96,12 +142,19 @@ def without_watched(model: onnx.ModelProto, watched: Collection[str]) -> None:
     drop_unused_nodes(graph)
 
 
+def _selection(name: str) -> TaskOutputs:
+    return TaskOutputs(task=SELECTION, outputs=(name,), source="graph")
+
+
 def _tail_nodes(
-    graph: onnx.GraphProto, description: ModelDescription
+    graph: onnx.GraphProto, description: ModelDescription, watched: Collection[str] = ()
 ) -> tuple[onnx.NodeProto, ...]:
-    if description.part_of(SELECTION) is None:
+    selected = {*description.outputs_of(SELECTION), *(suppressed(description) if watched else ())}
+    if not selected:
         return ()
-    return nodes_beyond(graph, description.evaluated([value.name for value in graph.output]))
+    names = [value.name for value in graph.output]
+    read = [name for name in description.evaluated(names) if name not in selected]
+    return nodes_beyond(graph, {*read, *watched})
 
 
 def _listed(names: Collection[str]) -> str:

@@ -18,6 +18,7 @@ from edgepack.packager.progress import Progress
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.source.model import SourceModel
+from edgepack.packager.source.watched_outputs import describe_evaluation, describe_selection
 from edgepack.packager.tasks.detections import find_objects, with_detection_head
 from edgepack.packager.tasks.findings import LOOKED_AT, Findings
 from edgepack.packager.tasks.maps import may_be_map, recognize_maps
@@ -103,8 +104,10 @@ def describe(
     looked_at = list(samples.spread(LOOKED_AT))
     expected = [float_run(feeds) for feeds in looked_at]
     found = _settle_head(source, expected, samples, float_run, progress)
-    known = ModelDescription(parts=(*stated, *found.parts)).with_parts(*_fed_back(samples))
-    known = known.with_parts(*_constants(source))
+    is_seen = bool(found.parts) and (not found.counts or any(found.counts))
+    parts = found.parts if is_seen or not source.watched else ()
+    known = ModelDescription(parts=(*stated, *parts)).with_parts(*_fed_back(samples))
+    known = describe_selection(source, known).with_parts(*_constants(source))
     untold = _undescribed(source, known) if samples.decoder is None else ()
     maps = find_maps(_may_be_maps(source, untold), looked_at, expected)
     known = known.with_parts(*maps.parts)
@@ -120,7 +123,8 @@ def describe(
     known = with_residuals(known, looked_at, expected, _states(samples))
     if len(more) < FEWEST_FOR_VARIETY:
         known = ModelDescription(parts=tuple(_guessed(part, len(more)) for part in known.parts))
-    return Described(description=known, counts=found.counts, notes=(*found.notes, *maps.notes))
+    notes = (*found.notes, *maps.notes, *describe_evaluation(source.watched, known))
+    return Described(description=known, counts=found.counts, notes=notes)
 
 
 def _guessed(part: TaskOutputs, count: int) -> TaskOutputs:

@@ -7,7 +7,7 @@ from onnx import shape_inference
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.outputs import OutputDeclaration, declared_head
-from edgepack.packager.graph.detection_heads import find_detection_head, picture_size
+from edgepack.packager.graph.detection_heads import FoundHead, find_detection_head, picture_size
 from edgepack.packager.graph.shape_inference import infer
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.runtime.model_run import Run
@@ -16,7 +16,7 @@ from edgepack.packager.tasks.findings import Findings
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Outputs
-from edgepack.tasks.cross_check import LOOKS_LIKE
+from edgepack.tasks.cross_check import LOOKS_LIKE, UNKNOWN_LAYOUT
 from edgepack.tasks.detections.decoding import find_boxes, settle
 from edgepack.tasks.detections.layouts import LAYOUTS, DetectionHead
 from edgepack.text import counted
@@ -40,15 +40,14 @@ def with_detection_head(
     try:
         graph = infer(source.model)
     except shape_inference.InferenceError:
-        return source if declared is None else source.with_parts(declared.part)
+        return source if declared is None else source.with_head(declared.part)
     if declared is not None:
-        return source.with_parts(replace(declared, size=picture_size(graph)).part)
+        return source.with_head(replace(declared, size=picture_size(graph)).part)
     metadata = {entry.key: entry.value for entry in source.model.metadata_props}
     others = [name for name in declarations if name not in wanted]
     found = find_detection_head(graph, metadata, others)
     if others and found.head is None:
-        hidden = find_detection_head(graph, metadata).head
-        source = source if hidden is None else _doubt_values(source, hidden)
+        source = _doubt_values(source, find_detection_head(graph, metadata))
     if wanted and (found.head is None or found.head.outputs[0] != wanted[0]):
         raise BuildError(
             f"output {wanted[0]!r} is declared as detections, but the graph shows no layout",
@@ -57,14 +56,16 @@ def with_detection_head(
         )
     notes = source.notes if not found.unknown else (*source.notes, describe_unknown(found.unknown))
     source = replace(source, notes=notes)
-    return source if found.head is None else source.with_parts(found.head.part)
+    return source if found.head is None else source.with_head(found.head.part)
 
 
-def _doubt_values(source: SourceModel, head: DetectionHead) -> SourceModel:
+def _doubt_values(source: SourceModel, found: FoundHead) -> SourceModel:
     """Return the model with a mark at outputs that were declared values and look like boxes."""
+    names = found.unknown if found.head is None else found.head.outputs
+    layout = UNKNOWN_LAYOUT if found.head is None else found.head.layout
     parts = tuple(
-        replace(part, settings={**part.settings, LOOKS_LIKE: head.layout})
-        if part.task == "values" and not set(part.outputs).isdisjoint(head.outputs)
+        replace(part, settings={**part.settings, LOOKS_LIKE: layout})
+        if part.task == "values" and not set(part.outputs).isdisjoint(names)
         else part
         for part in source.description.parts
     )

@@ -8,7 +8,8 @@ import numpy as np
 
 from edgepack.tasks.arrays import Bools, Outputs, Tensor
 from edgepack.tasks.classification.measure import same_decisions
-from edgepack.tasks.description import NOTHING_KNOWN, OWN, UNKNOWN, ModelDescription
+from edgepack.tasks.description import IGNORED, NOTHING_KNOWN, OWN, UNKNOWN, ModelDescription
+from edgepack.tasks.detections.layouts import suppressed
 from edgepack.tasks.plain_error import relative_error
 from edgepack.tasks.values.between_samples import variances_between
 from edgepack.tasks.values.parts import find_parts
@@ -93,8 +94,25 @@ class _View(msgspec.Struct, frozen=True, kw_only=True):
     read: Sequence[Bools] | None = None
 
 
+def _comparable(outputs: Outputs, description: ModelDescription) -> tuple[str, ...]:
+    """Return the outputs whose noise is measured: of boxes that a selection gives in any number
+    and order, the floats that enter the selection.
+    """
+    names = description.evaluated(outputs)
+    entering = [
+        name
+        for part in description.parts
+        if part.task == IGNORED and part.source == "graph"
+        for name in part.outputs
+        if name in outputs
+    ]
+    if not entering:
+        return names
+    return (*entering, *(name for name in names if name not in suppressed(description)))
+
+
 def _views(expected: Sequence[Outputs], description: ModelDescription) -> list[_View]:
-    names = description.evaluated(expected[0])
+    names = _comparable(expected[0], description)
     parts = find_parts(
         expected, [name for name in names if description.task_of(name) in ("values", UNKNOWN, OWN)]
     )
