@@ -109,9 +109,17 @@ def test_a_task_that_is_like_no_other_gets_no_proposal(task: str, remedy: str) -
 
 def test_an_input_that_the_model_lacks_cannot_take_tokens() -> None:
     declared = OutputDeclaration(task="tokens", tokens="idz")
+    inputs = tuple(TensorSpec(name=name, dtype="int64", shape=(1, 8)) for name in ("ids", "mask"))
     with pytest.raises(BuildError, match="no input 'idz'; it has ids, mask") as refused:
-        check_outputs({"face": declared}, (_FACE,), ("ids", "mask"))
+        check_outputs({"face": declared}, (_FACE,), inputs)
     assert refused.value.remedy == 'tokens = "ids"'
+
+
+def test_an_input_of_floats_takes_no_tokens() -> None:
+    declared = OutputDeclaration(task="tokens", tokens="face")
+    with pytest.raises(BuildError, match="input 'face' holds float32") as refused:
+        check_outputs({"face": declared}, (_FACE,), (_FACE,))
+    assert refused.value.found_in == "outputs.face"
 
 
 def test_the_name_that_was_meant_is_proposed_as_toml_wants_it() -> None:

@@ -169,18 +169,18 @@ def declared_keys(part: TaskOutputs) -> dict[str, str | int | float]:
 def check_outputs(
     declarations: Mapping[str, OutputDeclaration],
     outputs: tuple[TensorSpec, ...],
-    inputs: Collection[str] = (),
+    inputs: Collection[TensorSpec] = (),
 ) -> None:
     """Reject declarations that do not fit the model.
 
     Args:
         declarations: By output name.
         outputs: The model's outputs.
-        inputs: Names of the model's inputs.
+        inputs: The model's inputs.
 
     Raises:
-        BuildError: An unknown task, output or input, an output of a shape or type that the task
-            cannot have, or no output that is not ignored.
+        BuildError: An unknown task, output or input, tokens that are no whole numbers, an output
+            of a shape or type that the task cannot have, or no output that is not ignored.
     """
     by_name = {spec.name: spec for spec in outputs}
     for name, declaration in declarations.items():
@@ -200,10 +200,7 @@ def check_outputs(
             _check_row(declaration.task, by_name[name], where)
         _check_size(declaration.task, by_name[name], where)
         _check_keys(declaration, where)
-        if declaration.tokens and declaration.tokens not in inputs:
-            raise unknown_name(
-                "input", declaration.tokens, inputs, where, lambda near: f'tokens = "{near}"'
-            )
+        _check_tokens(declaration.tokens, inputs, where)
         _check_detections(declaration, by_name, where)
         _check_names(declaration, by_name[name], where)
     kinds = [declarations[name].task if name in declarations else "" for name in by_name]
@@ -213,6 +210,19 @@ def check_outputs(
             found_in="outputs",
             remedy='task = "classification", "embedding" or "values" for at least one, or leave '
             "one out",
+        )
+
+
+def _check_tokens(name: str, inputs: Collection[TensorSpec], where: str) -> None:
+    """Reject an input of tokens that the model lacks, or that holds no whole numbers."""
+    by_name = {spec.name: spec for spec in inputs}
+    if name and name not in by_name:
+        raise unknown_name("input", name, by_name, where, lambda near: f'tokens = "{near}"')
+    if name and not by_name[name].dtype.startswith(("int", "uint")):
+        raise BuildError(
+            f"input {name!r} holds {by_name[name].dtype}, and tokens are whole numbers",
+            found_in=where,
+            remedy='the input that takes tokens, or task = "classification" where none does',
         )
 
 

@@ -66,8 +66,7 @@ def declare(source: SourceModel, request: BuildRequest, work: Path) -> SourceMod
         BuildError: A declaration is wrong.
     """
     check_declarations(wanted_inputs(source, request))
-    inputs = [spec.name for spec in source.inputs]
-    check_outputs(request.outputs, source.outputs, inputs)
+    check_outputs(request.outputs, source.outputs, source.inputs)
     model = hold_weights(source.model, work / "source.weights")
     told = source.description.parts
     source = replace(source, model=model, description=NOTHING_KNOWN)
