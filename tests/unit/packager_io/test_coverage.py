@@ -54,6 +54,16 @@ def test_held_out_values_beyond_the_calibrations_range_are_told_with_numbers() -
     )
 
 
+def test_extremes_that_grow_with_the_number_of_samples_are_told() -> None:
+    levels = np.random.default_rng(0).lognormal(0.0, 1.0, 150)
+    rows = [np.array([0.0, level], np.float32) for level in np.sort(levels)]
+    known, held_out = [*rows[:50], *rows[-50:]], rows[50:100]
+    (told,) = _describe(known, held_out)
+    assert "one of 101 inferences" in told
+    for steady in (lambda x: np.log(x), lambda x: np.minimum(x, 3.0)):
+        assert not _describe([steady(row + 0.1) for row in known], held_out[:1])
+
+
 @pytest.mark.parametrize(
     ("held_out", "end"),
     [([3.0, 3.0], "."), ([1.0, 2.0], ", and is not in the held-out ones.")],

@@ -17,6 +17,9 @@ from edgepack.tasks.arrays import Tensor
 _BEYOND_SHARE = 0.1
 """Of the calibration's range; a held-out value further out than this is worth a word."""
 
+_TAIL = 10
+"""Divides the samples: the largest tenth shows how far values go beyond the rest."""
+
 _UNSEEN_SHARE = 0.2
 """Of the held-out tokens; more than this were never calibrated with: worth a word."""
 
@@ -29,12 +32,14 @@ class _Seen(msgspec.Struct, kw_only=True):
 
     Attributes:
         low, high: Least and greatest value.
+        ends: Negated least and greatest value of each sample.
         tokens: Different integers and how often each occurs; only of integer inputs.
         is_one_value: Whether all samples are equal.
     """
 
     low: float = np.inf
     high: float = -np.inf
+    ends: list[tuple[float, float]] = msgspec.field(default_factory=list)
     tokens: dict[int, int] = msgspec.field(default_factory=dict)
     is_one_value: bool = True
     first: Tensor | None = None
@@ -52,8 +57,9 @@ class _Seen(msgspec.Struct, kw_only=True):
             self.is_one_value = np.array_equal(self.first, array)
         if array.dtype.kind not in "fiu" or not array.size:
             return
-        self.low = min(self.low, float(array.min()))
-        self.high = max(self.high, float(array.max()))
+        low, high = float(array.min()), float(array.max())
+        self.ends.append((-low, high))
+        self.low, self.high = min(self.low, low), max(self.high, high)
         if array.dtype.kind in "iu":
             for value, count in zip(*np.unique(array, return_counts=True), strict=True):
                 self.tokens[int(value)] = self.tokens.get(int(value), 0) + int(count)
@@ -107,11 +113,33 @@ def _describe_range(name: str, known: _Seen, other: _Seen) -> list[str]:
     width = max(known.high - known.low, 1e-12)
     beyond = max(known.low - other.low, other.high - known.high) / width
     if beyond <= _BEYOND_SHARE:
-        return []
+        return _describe_tail(name, known, other)
     return [
         f"Held-out samples go beyond the calibration's range in input '{name}' by {beyond:.0%} of "
         f"it ({other.low:.4g} … {other.high:.4g} against {known.low:.4g} … {known.high:.4g}): "
         "calibrate with samples that span what the device will see."
+    ]
+
+
+def _describe_tail(name: str, known: _Seen, other: _Seen) -> list[str]:
+    """Report values that differ so much between samples that some will exceed the range by far.
+
+    A value beyond the range goes further by the mean excess of the largest tenth of the samples,
+    if the tail is exponential, and by more if the tail is heavier.
+    """
+    ends = np.sort(np.array(known.ends + other.ends), axis=0)
+    count = len(ends) // _TAIL
+    if count < 2:
+        return []
+    excess = float((ends[-count:].mean(axis=0) - ends[-count - 1]).max())
+    share = excess / max(known.high - known.low, 1e-12)
+    if share <= _BEYOND_SHARE:
+        return []
+    return [
+        f"The extremes of input '{name}' differ much from sample to sample: about one of "
+        f"{len(known.ends) + 1} inferences will go beyond the calibration's range "
+        f"({known.low:.4g} … {known.high:.4g}), by {share:.0%} of it or more, and a variant cuts "
+        "such values off. Give more samples, or limit or scale the input before the model."
     ]
 
 
