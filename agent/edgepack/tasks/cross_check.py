@@ -36,6 +36,9 @@ such as the mean absolute one, no more is lost."""
 LOOKS_LIKE = "looks_like"
 """Setting of outputs that a person declared to be another task than the graph says: its layout."""
 
+QUANTITIES = "quantities"
+"""Value of this setting of a short row that was taken for scores by its values alone."""
+
 UNKNOWN_LAYOUT = "unknown"
 """Value of this setting where no known layout fits."""
 
@@ -103,6 +106,14 @@ def find_doubt(
             because=f"{listed} {are} declared {part.task!r}, but shaped like a detector's boxes in "
             "a layout that is not known",
             remedies=("metric",),
+        )
+    if layout == QUANTITIES:
+        if _are_exact(part, expected, got):
+            return None
+        return Doubt(
+            because=f"only values tell that {listed} {are} scores of classes, and so few numbers "
+            "may be quantities side by side",
+            remedies=("task", "metric"),
         )
     if layout:
         return Doubt(

@@ -60,8 +60,8 @@ def test_extremes_that_grow_with_the_number_of_samples_are_told() -> None:
     known, held_out = [*rows[:50], *rows[-50:]], rows[50:100]
     (told,) = _describe(known, held_out)
     assert "one of 101 inferences" in told
-    for steady in (lambda x: np.log(x), lambda x: np.minimum(x, 3.0)):
-        assert not _describe([steady(row + 0.1) for row in known], held_out[:1])
+    assert not _describe([np.log(row + 0.1) for row in known], held_out[:1])
+    assert not _describe([np.minimum(row, 3.0) for row in known], held_out[:1])
 
 
 @pytest.mark.parametrize(

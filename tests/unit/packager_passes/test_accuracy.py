@@ -121,8 +121,8 @@ def test_rows_without_a_clear_winner_hold_no_scores() -> None:
     }
     remarks = reference.judge(expected).remarks
     assert [remark.split(":")[0] for remark in remarks] == [
-        "No winner stands out in output 'ratings', so its values are judged",
-        "No winner stands out in output 'face', so its values are judged",
+        "Nothing shows that output 'ratings' holds scores, so its values are judged",
+        "Nothing shows that output 'face' holds scores, so its values are judged",
     ]
     assert remarks[0].endswith(
         "[outputs.ratings] with task = 'classification' in edgepack.toml if the highest one wins."
@@ -163,7 +163,7 @@ def test_a_weak_verdict_lists_the_tasks_that_fit(
 
 
 def test_a_short_row_that_was_taken_for_scores_is_told_since_it_may_hold_quantities() -> None:
-    angles = _named(_outputs(40, (1, 3), scale=30.0))
+    angles = _named(_outputs(40, (1, 3), scale=10.0))
     remarks = Reference(angles, BUDGETS).judge(angles).remarks
     assert remarks == (
         "Output 'y' was taken for the scores of 3 classes: judged is which one is highest. "

@@ -108,6 +108,28 @@ def test_a_place_next_to_a_size_and_an_angle_is_no_decision() -> None:
     assert scores.outputs_of("classification"), "a class may be rare"
 
 
+def test_short_rows_of_quantities_are_not_taken_for_scores_in_silence() -> None:
+    def concentrations(x: Floats) -> Floats:
+        return np.asarray(10.0 ** (3.0 * np.tanh(0.2 * x @ _WEIGHTS[:, :4])))
+
+    def places(x: Floats) -> Floats:
+        return np.asarray(100.0 * x[:, :3])
+
+    for model in (concentrations, places):
+        assert not describe_outputs(_outputs(model(_draw(48, 1)))).outputs_of("classification")
+        verdict = _judge(model, _quantized(model), "")
+        assert verdict.weak or not verdict.passed
+
+    def few(x: Floats) -> Floats:
+        return _logits(x)[:, :5]
+
+    (doubt,) = _judge(few, _quantized(few), "").weak
+    assert "[outputs.y] task = 'classification' or 'values'" in doubt, "the guess may be right"
+    assert not _judge(few, few, "").weak
+    assert not _judge(few, _quantized(few), "classification").weak
+    assert not _judge(_logits, _quantized(_logits), "").weak, "twelve quantities are rare"
+
+
 def _logits(x: Floats) -> Floats:
     return np.asarray(x @ _WEIGHTS[:, :12])
 

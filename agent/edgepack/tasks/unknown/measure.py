@@ -21,7 +21,7 @@ from edgepack.tasks.values.strict import FEWEST_IN_MAP, NARROWEST, has_unlike_co
 UNLIKE = 10.0
 """Times that the spreads of a vector's columns may differ: beyond, they are quantities."""
 
-_LOGITS = 20.0
+LOGITS = 20.0
 """Median size up to which values of both signs may be logits."""
 
 
@@ -89,7 +89,7 @@ def _may_be_crossed(values: Sequence[Tensor]) -> bool:
         return True
     flat = np.concatenate([value.ravel() for value in values]).astype(np.float64)
     flat = flat[np.isfinite(flat)]
-    return bool((flat < 0).any() and (flat > 0).any() and np.median(np.abs(flat)) <= _LOGITS)
+    return bool((flat < 0).any() and (flat > 0).any() and np.median(np.abs(flat)) <= LOGITS)
 
 
 _POSSIBLE: tuple[

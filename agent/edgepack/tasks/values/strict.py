@@ -54,7 +54,7 @@ _MOST_COMPARED = 512
 """Vectors that are compared with each other, all samples together."""
 _MOST_SHIFTS = 64
 
-_MAGNITUDES = 20.0
+MAGNITUDES = 20.0
 
 _CONSTANT = 2.0**-20
 """Share of a column's mean square below which its variance is the rounding of 16-bit floats."""
@@ -232,7 +232,7 @@ def measure_relative(
     sizes = np.abs(want)
     is_one_sign = bool((want > 0.0).all() or (want < 0.0).all())
     is_share = bool((want >= 0.0).all() and (want <= 1.0).all())
-    if not is_one_sign or is_share or sizes.max() < _MAGNITUDES * sizes.min():
+    if not is_one_sign or is_share or sizes.max() < MAGNITUDES * sizes.min():
         return None
     errors = np.abs(have - want) / sizes
     median = float(np.median(errors))

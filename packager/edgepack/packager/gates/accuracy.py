@@ -143,9 +143,11 @@ class Reference:
         )
 
     def _declaration(self, part: TaskOutputs, name: str) -> str:
-        """Return the lines that declare an output, with the other tasks that fit."""
+        """Return the lines that declare an output, with fitting tasks, a guessed task first."""
         fit = possible_of(self.expected, name)
-        tasks = [repr(task) for task in fit if task != part.task] or ["..."]
+        wrong = part.task if part.source == "declared" else ""
+        likeliest = sorted(fit, key=lambda task: task != part.task)
+        tasks = [repr(task) for task in likeliest if task != wrong] or ["..."]
         listed = " or ".join(filter(None, (", ".join(tasks[:-1]), tasks[-1])))
         return f"[outputs.{toml_key(name)}] task = {listed}"
 

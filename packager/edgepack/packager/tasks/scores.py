@@ -19,10 +19,12 @@ from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Floats, Outputs, Tensor
 from edgepack.tasks.classification.measure import ROWS, TOP1, is_one_decision, one_miss
 from edgepack.tasks.contract import LOSS
+from edgepack.tasks.cross_check import LOOKS_LIKE, QUANTITIES
 from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
 from edgepack.tasks.likelihood import are_probabilities, is_distribution
-from edgepack.tasks.unknown.measure import UNLIKE
+from edgepack.tasks.unknown.measure import LOGITS, UNLIKE
 from edgepack.tasks.values.parts import find_parts
+from edgepack.tasks.values.strict import MAGNITUDES
 
 FEWEST_FOR_VARIETY = 8
 """Fewer samples may well have one decision by chance: of two even classes, 2 in 2^8 draws."""
@@ -67,7 +69,8 @@ def propose(expected: Sequence[Outputs], names: Sequence[str]) -> tuple[TaskOutp
             if _have_winners(name, values):
                 winners.append(name)
         else:
-            parts.append(TaskOutputs(task=task, outputs=(name,), source="values"))
+            doubt = {LOOKS_LIKE: QUANTITIES} if _may_be_quantities(task, values) else {}
+            parts.append(TaskOutputs(task=task, outputs=(name,), source="values", settings=doubt))
     if unknown:
         settings = {"winners": tuple(winners)} if winners else {}
         parts.append(TaskOutputs(task=UNKNOWN, outputs=tuple(unknown), settings=settings))
@@ -92,6 +95,7 @@ def _propose(values: Sequence[Tensor]) -> str:
 def _are_logits(values: Sequence[Tensor]) -> bool:
     """Return whether rows have the scale of logits, and columns like each other.
 
+    Numbers above 0 that span magnitudes, and large numbers such as places in millimetres, are not.
     Columns of classes have a similar spread, and a high column goes with low others. Quantities
     side by side have units of their own; the steps of a forecast rise and fall together. In a short
     row, a column that the softmax never expects is a quantity beside greater ones, as an angle is
@@ -101,6 +105,9 @@ def _are_logits(values: Sequence[Tensor]) -> bool:
         return True
     rows = np.stack([value.astype(np.float64).ravel() for value in values])
     spreads = rows.std(axis=0)
+    spans_magnitudes = rows.min() > 0.0 and rows.max() >= MAGNITUDES * rows.min()
+    if spans_magnitudes or np.median(np.abs(rows)) > LOGITS:
+        return False
     if spreads.max() > UNLIKE * spreads.min():
         return False
     if rows.shape[1] == 2:
@@ -235,7 +242,7 @@ def _describe_row(part: TaskOutputs, name: str, values: Sequence[Tensor]) -> Ite
             yield f"{found}: its values are judged."
     elif part.task == UNKNOWN and _are_decisions(values):
         yield (
-            f"No winner stands out in output '{name}', so its values are judged: "
+            f"Nothing shows that output '{name}' holds scores, so its values are judged: "
             f"[outputs.{toml_key(name)}] with task = 'classification' in edgepack.toml if the "
             "highest one wins."
         )
@@ -243,6 +250,8 @@ def _describe_row(part: TaskOutputs, name: str, values: Sequence[Tensor]) -> Ite
 
 def _may_be_quantities(task: str, values: Sequence[Tensor]) -> bool:
     """Return whether a short row was taken for scores by its values alone: angles look so too."""
+    if not values:
+        return False
     is_short = values[0].dtype.kind == "f" and values[0].size < _FEWEST_CLASSES
     is_decision = task == "classification" and is_short and is_one_decision(values[0])
     return is_decision and not all(is_distribution(value) for value in values)
