@@ -39,6 +39,9 @@ LOOKS_LIKE = "looks_like"
 QUANTITIES = "quantities"
 """Value of this setting of a short row that was taken for scores by its values alone."""
 
+MIXTURE = "mixture"
+"""Value of this setting of declared values that a Softmax gives in part."""
+
 UNKNOWN_LAYOUT = "unknown"
 """Value of this setting where no known layout fits."""
 
@@ -107,9 +110,15 @@ def find_doubt(
             "a layout that is not known",
             remedies=("metric",),
         )
+    if layout in (QUANTITIES, MIXTURE) and _are_exact(part, expected, got):
+        return None
+    if layout == MIXTURE:
+        return Doubt(
+            because=f"{listed} {are} declared {part.task!r}, and a Softmax gives a part of the "
+            "values, as in a mixture of distributions: its likelihood may lose more",
+            remedies=("metric",),
+        )
     if layout == QUANTITIES:
-        if _are_exact(part, expected, got):
-            return None
         return Doubt(
             because=f"only values tell that {listed} {are} scores of classes, and so few numbers "
             "may be quantities side by side",

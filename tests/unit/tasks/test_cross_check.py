@@ -16,6 +16,7 @@ from edgepack.packager.source.model import load_source
 from edgepack.packager.tasks.describe import describe, describe_outputs
 from edgepack.packager.tasks.possible import possible_tasks
 from edgepack.packager.tasks.reconstruction import with_residuals
+from edgepack.packager.tasks.scores import doubt_mixtures
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.tasks.arrays import Floats, Outputs
 from edgepack.tasks.description import GUESSED_FROM, ModelDescription, TaskOutputs
@@ -205,6 +206,36 @@ def _described(text: str, path: Path) -> tuple[ModelDescription, list[Outputs]]:
     samples = Samples(count=24, read=lambda index: {"x": inputs[index]}, source="")
     found = describe(source, samples, float_run, silent).description
     return found, [float_run({"x": row}) for row in inputs]
+
+
+def test_declared_parameters_of_a_mixture_make_a_weak_verdict(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> model (float[1,8] x)
+        => (float[1,24] mixture, float[1,16] plain) { a = Softmax(x) b = Exp(x)
+        mixture = Concat<axis = 1>(a, x, b) plain = Concat<axis = 1>(x, b) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    source = load_source(tmp_path / "model.onnx")
+    for name, is_doubted in (("mixture", True), ("plain", False)):
+        declared = TaskOutputs(task="values", outputs=(name,), source="declared")
+        (part,) = doubt_mixtures(source, [declared])
+
+        def model(x: Floats) -> Floats:
+            grown = np.exp(x[:, :8])
+            shares = grown / grown.sum(axis=1, keepdims=True)
+            return np.concatenate([shares, x[:, :8], grown], axis=1)
+
+        def judged(got: Floats, part: TaskOutputs = part) -> Verdict:
+            (name,) = part.outputs
+            wanted, given = (
+                [{name: row[None].astype(np.float32)} for row in values]
+                for values in (model(_draw(48, 1)), got)
+            )
+            return Reference(wanted, {}, ModelDescription(parts=(part,))).judge(given)
+
+        near = model(_draw(48, 1))
+        off = near + np.random.default_rng(0).normal(0, 0.03, near.shape) * near.std(axis=0)
+        assert judged(off).passed
+        assert bool(judged(off).weak) == is_doubted
+        assert not judged(near).weak
 
 
 def test_quantized_quantities_are_no_decisions(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from edgepack.packager.tasks.findings import LOOKED_AT, Findings
 from edgepack.packager.tasks.maps import may_be_map, recognize_maps
 from edgepack.packager.tasks.recognizers import recognize
 from edgepack.packager.tasks.reconstruction import with_residuals
-from edgepack.packager.tasks.scores import FEWEST_FOR_VARIETY, find_shares, propose
+from edgepack.packager.tasks.scores import FEWEST_FOR_VARIETY, doubt_mixtures, find_shares, propose
 from edgepack.packager.tasks.texts import find_texts, with_text_head
 from edgepack.packager.tasks.transcript.graph import find_transcripts, with_transcript
 from edgepack.packager.tensors.sequence import Feeds, Samples
@@ -120,6 +120,7 @@ def describe(
     known = known.with_parts(*_quantized(source, more, _undescribed(source, known)))
     known = known.with_parts(*propose(more, _undescribed(source, known)))
     known = ModelDescription(parts=tuple(task_of(part).settle(part, more) for part in known.parts))
+    known = ModelDescription(parts=tuple(doubt_mixtures(source, known.parts)))
     known = with_residuals(known, looked_at, expected, _states(samples))
     if len(more) < FEWEST_FOR_VARIETY:
         known = ModelDescription(parts=tuple(_guessed(part, len(more)) for part in known.parts))

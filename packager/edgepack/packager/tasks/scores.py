@@ -12,14 +12,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import onnx
+from msgspec.structs import replace
 
-from edgepack.packager.graph.queries import index_graph
+from edgepack.packager.graph.queries import GraphIndex, index_graph
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Floats, Outputs, Tensor
 from edgepack.tasks.classification.measure import ROWS, TOP1, is_one_decision, one_miss
 from edgepack.tasks.contract import LOSS
-from edgepack.tasks.cross_check import LOOKS_LIKE, QUANTITIES
+from edgepack.tasks.cross_check import LOOKS_LIKE, MIXTURE, QUANTITIES
 from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
 from edgepack.tasks.likelihood import are_probabilities, is_distribution
 from edgepack.tasks.unknown.measure import LOGITS, UNLIKE
@@ -276,6 +278,40 @@ def _describe_quiet(name: str, values: Sequence[Tensor]) -> str:
 def _is_unit_vector(value: Tensor) -> bool:
     norms = np.linalg.norm(value.astype(np.float64), axis=-1)
     return bool(np.allclose(norms, 1.0, atol=1e-3))
+
+
+def doubt_mixtures(source: SourceModel, parts: Sequence[TaskOutputs]) -> Iterator[TaskOutputs]:
+    """Yield the parts, with a mark at declared values that a Softmax gives in part.
+
+    Args:
+        source: The model.
+        parts: Outputs with a known meaning.
+    """
+    index = index_graph(source.model.graph)
+    for part in parts:
+        is_mixed = any(_is_mixed(index, name) for name in part.outputs)
+        if part.task == "values" and part.source == "declared" and is_mixed:
+            yield replace(part, settings={LOOKS_LIKE: MIXTURE, **part.settings})
+        else:
+            yield part
+
+
+def _is_mixed(index: GraphIndex, name: str) -> bool:
+    """Return whether an output joins the result of a Softmax and other results."""
+    node = _maker(index, name)
+    if node is None or node.op_type != "Concat":
+        return False
+    makers = [_maker(index, entry) for entry in node.input]
+    ops = {"" if maker is None else maker.op_type for maker in makers}
+    return "Softmax" in ops and len(ops) > 1
+
+
+def _maker(index: GraphIndex, name: str) -> onnx.NodeProto | None:
+    """Return the node that computes a tensor's values; None for an input."""
+    node = index.maker(name)
+    while node is not None and node.op_type in _KEEP_VALUES:
+        node = index.maker(node.input[0])
+    return node
 
 
 def find_shares(
