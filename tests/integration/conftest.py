@@ -12,9 +12,11 @@ from tests.simulators.broker import Broker
 from tests.simulators.controller import Controller
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
+Keys = tuple[PrivateKey, Path]
+
 
 @pytest.fixture(scope="session")
-def release_keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[PrivateKey, Path]:
+def release_keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
     """Return the private key, and the file of the public key."""
     prefix = tmp_path_factory.mktemp("keys") / "release"
     private, public = write_key_pair(generate_key(), prefix)

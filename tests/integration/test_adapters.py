@@ -16,17 +16,12 @@ from edgepack.agent.serving import adapters
 from edgepack.agent.state.slots import slot_folder
 from edgepack.bundle.adapters import ADAPTER_FILE
 from edgepack.bundle.archive import read_head
-from edgepack.bundle.keys import PrivateKey, generate_key, write_key_pair
+from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.bundle.manifest import decode_manifest
 from edgepack.errors import BundleError, DeviceError
+from tests.integration.conftest import Keys
 from tests.simulators import warm_programs
-from tests.simulators.adapters import (
-    LLAMA,
-    MESSAGES,
-    build_adapter,
-    build_base,
-    merge_adapter,
-)
+from tests.simulators.adapters import LLAMA, MESSAGES, build_adapter, build_base, merge_adapter
 from tests.simulators.device import Device, running
 from tests.simulators.late_modules import late
 from tests.simulators.ports import free_port
@@ -57,9 +52,7 @@ def install(device: Device, bundle: Path, code: int = 0) -> str:
 
 
 @pytest.fixture(scope="module")
-def bundles(
-    tmp_path_factory: pytest.TempPathFactory, release_keys: tuple[PrivateKey, Path]
-) -> dict[str, Path]:
+def bundles(tmp_path_factory: pytest.TempPathFactory, release_keys: Keys) -> dict[str, Path]:
     """Return a base, two adapters for it, and the base with the adapter in its weights."""
     folder, key = tmp_path_factory.mktemp("bundles"), release_keys[1].with_suffix(".key")
     base = build_base(key, folder / "chat-1.0.0.edgepack", LLAMA, "--adapters")
@@ -73,10 +66,7 @@ def bundles(
 
 
 def test_adapter_is_built_installed_and_chosen_by_its_name(
-    tmp_path: Path,
-    release_keys: tuple[PrivateKey, Path],
-    bundles: dict[str, Path],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, release_keys: Keys, bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     private, port, measured = release_keys[1].with_suffix(".key"), free_port(), free_port()
     device = Device(tmp_path / "device", "mqtt://127.0.0.1:1", release_keys[1])
@@ -223,7 +213,7 @@ def test_adapter_is_built_installed_and_chosen_by_its_name(
 
 
 def test_device_rejects_more_adapters_than_its_memory_holds(
-    tmp_path: Path, release_keys: tuple[PrivateKey, Path], bundles: dict[str, Path]
+    tmp_path: Path, release_keys: Keys, bundles: dict[str, Path]
 ) -> None:
     sizes = {}
     for name in ("chat", "support"):
@@ -247,7 +237,7 @@ def test_device_rejects_more_adapters_than_its_memory_holds(
 
 
 def test_adapter_of_an_encrypted_base_is_built_with_a_key_and_writes(
-    tmp_path: Path, release_keys: tuple[PrivateKey, Path]
+    tmp_path: Path, release_keys: Keys
 ) -> None:
     private, own = release_keys[1].with_suffix(".key"), tmp_path / "cam.key"
     for name in ("cam", "other"):
@@ -269,9 +259,7 @@ def test_adapter_of_an_encrypted_base_is_built_with_a_key_and_writes(
     assert run(device, 0, *words).startswith("Sure!")
 
 
-def test_adapter_writes_with_a_base_of_four_bits_alone(
-    tmp_path: Path, release_keys: tuple[PrivateKey, Path]
-) -> None:
+def test_adapter_writes_with_a_base_of_four_bits_alone(tmp_path: Path, release_keys: Keys) -> None:
     private = release_keys[1].with_suffix(".key")
     more = ("--adapters", "--profile", "cpu-int4")
     base = build_base(private, tmp_path / "chat-1.0.0.edgepack", LLAMA, *more, floats=False)

@@ -15,8 +15,8 @@ import pytest
 from edgepack.agent import Tensor, open_model
 from edgepack.agent.serving.model_session import MAX_HOLD_S
 from edgepack.agent.state.slots import slot_folder
-from edgepack.bundle.keys import PrivateKey
 from edgepack.errors import DeviceError
+from tests.integration.conftest import Keys
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, ExampleBundle, expected_output, make_bundle
 from tests.simulators.controller import Controller
@@ -28,9 +28,7 @@ SWAPS = 3
 
 
 @pytest.fixture
-def device(
-    tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
-) -> Iterator[Device]:
+def device(tmp_path: Path, mosquitto_broker: Broker, release_keys: Keys) -> Iterator[Device]:
     device = Device(tmp_path / "device", mosquitto_broker.url, release_keys[1])
     device.start()
     yield device
@@ -42,9 +40,7 @@ Roll = Callable[[int], ExampleBundle]
 
 
 @pytest.fixture
-def roll(
-    tmp_path: Path, controller: Controller, device: Device, release_keys: tuple[PrivateKey, Path]
-) -> Roll:
+def roll(tmp_path: Path, controller: Controller, device: Device, release_keys: Keys) -> Roll:
     """Bring a release with that number to the device, and wait for the commit."""
 
     def bring(number: int) -> ExampleBundle:
@@ -58,11 +54,7 @@ def roll(
 
 
 def test_a_release_that_takes_other_inputs_than_the_application_gives_is_left(
-    device: Device,
-    controller: Controller,
-    roll: Roll,
-    release_keys: tuple[PrivateKey, Path],
-    tmp_path: Path,
+    device: Device, controller: Controller, roll: Roll, release_keys: Keys, tmp_path: Path
 ) -> None:
     """It is right on its golden samples, and of no use to the application that is here."""
     first = roll(1)

@@ -16,8 +16,8 @@ from edgepack.agent.broker.connection import MAX_PACKET_BYTES, Connection
 from edgepack.agent.broker.inbox import Arrived, Connected, Inbox, Item
 from edgepack.agent.broker.signing import make_signer
 from edgepack.agent.config import AgentConfig, BrokerConfig, TrustConfig
-from edgepack.bundle.keys import PrivateKey
 from edgepack.wire import topics
+from tests.integration.conftest import Keys
 from tests.simulators import broker as mosquitto
 from tests.simulators import warm_programs
 from tests.simulators.broker import Broker
@@ -26,8 +26,6 @@ from tests.simulators.controller import Controller
 from tests.simulators.device import DEVICE, Device, running, wait_for_line
 from tests.simulators.ports import free_port
 from tests.simulators.waiting import PATIENCE_S, wait_until
-
-Keys = tuple[PrivateKey, Path]
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pytest
 
 from edgepack.agent import open_model
 from edgepack.agent.state.slots import slot_folder
-from edgepack.bundle.keys import PrivateKey
 from edgepack.bundle.slot import verify_slot
 from edgepack.errors import BundleError
 from edgepack.wire.reports import ReportedModel
+from tests.integration.conftest import Keys
 from tests.integration.test_agent_install import run
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, expected_output, make_bundle
@@ -22,7 +22,6 @@ from tests.simulators.controller import Controller
 from tests.simulators.device import DEVICE, Device
 from tests.simulators.waiting import wait_until
 
-Keys = tuple[PrivateKey, Path]
 MODEL = "model/cpu/model.onnx"
 
 

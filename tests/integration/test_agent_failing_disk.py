@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from edgepack.agent import Model, open_model
 from edgepack.agent.enrolment.identity import key_pem
 from edgepack.agent.state.slots import slot_folder
-from edgepack.bundle.keys import PrivateKey
 from edgepack.bundle.slot import verify_slot
 from edgepack.wire.reports import ReportedModel
+from tests.integration.conftest import Keys
 from tests.simulators import warm_programs
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, ExampleBundle, expected_output, make_bundle
@@ -26,7 +26,6 @@ from tests.simulators.device import DEVICE, Device
 from tests.simulators.faulty_disk import FaultyDisk, build_library
 from tests.simulators.waiting import wait_until
 
-Keys = tuple[PrivateKey, Path]
 ERRORS = [errno.EIO, errno.ENOSPC, errno.EROFS]
 LOCKED = 8
 """Calls until an agent holds its lock: without one it waits, and reports nothing."""
@@ -186,11 +185,7 @@ def test_a_pointer_that_cannot_be_read_for_a_moment_stays_and_is_read_again(rig:
 
 @pytest.mark.parametrize("odd", ["empty", "folder", "pipe", "other curve"])
 def test_what_lies_in_the_place_of_the_devices_key_keeps_no_agent_from_starting(
-    tmp_path: Path,
-    mosquitto_broker: Broker,
-    controller: Controller,
-    release_keys: Keys,
-    odd: str,
+    tmp_path: Path, mosquitto_broker: Broker, controller: Controller, release_keys: Keys, odd: str
 ) -> None:
     device = Device(tmp_path / "device", mosquitto_broker.url, release_keys[1])
     device.state_dir.mkdir()

@@ -11,7 +11,7 @@ import pytest
 from edgepack.agent.state.holders import HELD, holders_folders
 from edgepack.agent.update.journal import Journal
 from edgepack.agent.watch.liveness import DEATHS
-from edgepack.bundle.keys import PrivateKey
+from tests.integration.conftest import Keys
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import make_bundle
 from tests.simulators.controller import Controller
@@ -71,19 +71,14 @@ class Application:
 
 
 @pytest.fixture
-def device(
-    tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
-) -> Iterator[Device]:
+def device(tmp_path: Path, mosquitto_broker: Broker, release_keys: Keys) -> Iterator[Device]:
     url, key = mosquitto_broker.url, release_keys[1]
     with serving_device(tmp_path / "device", url, key, "[watch]\nhung_s = 4\n") as device:
         yield device
 
 
 def test_release_is_rolled_back_whose_application_hangs_or_dies(
-    tmp_path: Path,
-    mosquitto_broker: Broker,
-    device: Device,
-    release_keys: tuple[PrivateKey, Path],
+    tmp_path: Path, mosquitto_broker: Broker, device: Device, release_keys: Keys
 ) -> None:
     controller = Controller(mosquitto_broker.port)
     key = release_keys[0]

@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 
 from edgepack.bundle.archive import pack
-from edgepack.bundle.keys import PrivateKey
+from tests.integration.conftest import Keys
 from tests.simulators import warm_programs
 from tests.simulators.bundles import make_bundle
 from tests.simulators.children import has_ended
 from tests.simulators.device import Device
-
-Keys = tuple[PrivateKey, Path]
 
 
 def run(*words: str | Path) -> subprocess.CompletedProcess[str]:

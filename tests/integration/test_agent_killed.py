@@ -12,9 +12,10 @@ from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.update.journal import Journal
 from edgepack.agent.update.lifecycle import RESTING
-from edgepack.bundle.keys import PrivateKey, load_public_key
+from edgepack.bundle.keys import load_public_key
 from edgepack.bundle.verify import verify_folder
 from edgepack.wire.orders import Desired, ModelOrder
+from tests.integration.conftest import Keys
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, make_bundle
 from tests.simulators.controller import Controller
@@ -47,10 +48,7 @@ def check_serving(device: Device, public_key: Path, allowed: set[str], name: str
 
 
 def test_kills_leave_the_old_or_the_new_model_serving_and_every_update_completes(
-    tmp_path: Path,
-    mosquitto_broker: Broker,
-    controller: Controller,
-    release_keys: tuple[PrivateKey, Path],
+    tmp_path: Path, mosquitto_broker: Broker, controller: Controller, release_keys: Keys
 ) -> None:
     key, public_key = release_keys
     device = Device(tmp_path / "device", mosquitto_broker.url, public_key)
@@ -108,10 +106,7 @@ def test_kills_leave_the_old_or_the_new_model_serving_and_every_update_completes
 
 
 def test_kills_at_random_moments_of_two_updates_at_once_lose_neither(
-    tmp_path: Path,
-    mosquitto_broker: Broker,
-    controller: Controller,
-    release_keys: tuple[PrivateKey, Path],
+    tmp_path: Path, mosquitto_broker: Broker, controller: Controller, release_keys: Keys
 ) -> None:
     key, public_key = release_keys
     device = Device(tmp_path / "device", mosquitto_broker.url, public_key)

@@ -12,6 +12,7 @@ from edgepack.agent import open_model
 from edgepack.bundle.keys import PrivateKey
 from edgepack.errors import BundleError
 from edgepack.wire.orders import Desired, RunModel
+from tests.integration.conftest import Keys
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, ExampleBundle, expected_output, make_bundle
 from tests.simulators.controller import Controller
@@ -29,9 +30,7 @@ MEMORY_BYTES = 5 * (2 * WIDTH * WIDTH * 4 + 2_000)
 
 
 @pytest.fixture
-def device(
-    tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
-) -> Iterator[Device]:
+def device(tmp_path: Path, mosquitto_broker: Broker, release_keys: Keys) -> Iterator[Device]:
     device = Device(
         tmp_path / "device", mosquitto_broker.url, release_keys[1], memory_bytes=MEMORY_BYTES
     )
@@ -110,10 +109,7 @@ class Application:
 
 @pytest.mark.timeout(600)
 def test_an_application_of_three_threads_sees_no_failed_and_no_mixed_inference_in_any_swap(
-    tmp_path: Path,
-    controller: Controller,
-    device: Device,
-    release_keys: tuple[PrivateKey, Path],
+    tmp_path: Path, controller: Controller, device: Device, release_keys: Keys
 ) -> None:
     shop = Shop(tmp_path, release_keys[0], controller)
     shop.offer(0)
@@ -140,10 +136,7 @@ def test_an_application_of_three_threads_sees_no_failed_and_no_mixed_inference_i
 
 
 def test_weights_that_changed_on_the_disk_are_refused_and_then_mended_by_the_agent(
-    tmp_path: Path,
-    controller: Controller,
-    device: Device,
-    release_keys: tuple[PrivateKey, Path],
+    tmp_path: Path, controller: Controller, device: Device, release_keys: Keys
 ) -> None:
     shop = Shop(tmp_path, release_keys[0], controller)
     shop.offer(0)

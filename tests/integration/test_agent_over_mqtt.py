@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.bundle.keys import PrivateKey
 from edgepack.wire import topics
 from edgepack.wire.messages import WIRE_VERSION, encode
+from tests.integration.conftest import Keys
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import make_bundle
 from tests.simulators.controller import TENANT, Controller
@@ -18,9 +18,7 @@ from tests.simulators.waiting import wait_until
 
 
 @pytest.fixture
-def device(
-    tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
-) -> Iterator[Device]:
+def device(tmp_path: Path, mosquitto_broker: Broker, release_keys: Keys) -> Iterator[Device]:
     device = Device(tmp_path / "device", mosquitto_broker.url, release_keys[1])
     yield device
     if device.is_running:
@@ -28,10 +26,7 @@ def device(
 
 
 def test_an_update_arrives_is_proved_and_is_reported(
-    tmp_path: Path,
-    controller: Controller,
-    device: Device,
-    release_keys: tuple[PrivateKey, Path],
+    tmp_path: Path, controller: Controller, device: Device, release_keys: Keys
 ) -> None:
     first = make_bundle(tmp_path / "one", release_keys[0], release=1)
     second = make_bundle(tmp_path / "two", release_keys[0], release=2)
@@ -79,10 +74,7 @@ def test_an_update_arrives_is_proved_and_is_reported(
 
 
 def test_a_model_that_is_wrong_here_is_rolled_back_and_the_old_one_keeps_serving(
-    tmp_path: Path,
-    controller: Controller,
-    device: Device,
-    release_keys: tuple[PrivateKey, Path],
+    tmp_path: Path, controller: Controller, device: Device, release_keys: Keys
 ) -> None:
     good = make_bundle(tmp_path / "good", release_keys[0], release=1)
     wrong = make_bundle(tmp_path / "wrong", release_keys[0], release=2, is_wrong=True)
@@ -103,7 +95,7 @@ def test_a_download_survives_a_restart_of_the_broker_and_spoilt_chunks(
     mosquitto_broker: Broker,
     controller: Controller,
     device: Device,
-    release_keys: tuple[PrivateKey, Path],
+    release_keys: Keys,
 ) -> None:
     bundle = make_bundle(tmp_path / "one", release_keys[0], release=1)
     controller.hold(bundle)
@@ -130,10 +122,7 @@ def test_a_download_survives_a_restart_of_the_broker_and_spoilt_chunks(
 
 
 def test_malformed_messages_on_every_topic_are_dropped_and_the_agent_goes_on(
-    tmp_path: Path,
-    controller: Controller,
-    device: Device,
-    release_keys: tuple[PrivateKey, Path],
+    tmp_path: Path, controller: Controller, device: Device, release_keys: Keys
 ) -> None:
     bundle = make_bundle(tmp_path / "one", release_keys[0], release=1)
     controller.hold(bundle)
@@ -154,10 +143,7 @@ def test_malformed_messages_on_every_topic_are_dropped_and_the_agent_goes_on(
 
 
 def test_a_controller_of_a_newer_minor_version_finishes_an_update(
-    tmp_path: Path,
-    controller: Controller,
-    device: Device,
-    release_keys: tuple[PrivateKey, Path],
+    tmp_path: Path, controller: Controller, device: Device, release_keys: Keys
 ) -> None:
     bundle = make_bundle(tmp_path / "one", release_keys[0])
     controller.hold(bundle)
@@ -172,10 +158,7 @@ def test_a_controller_of_a_newer_minor_version_finishes_an_update(
 
 
 def test_a_controller_of_a_newer_major_version_is_refused_and_what_serves_stays(
-    tmp_path: Path,
-    controller: Controller,
-    device: Device,
-    release_keys: tuple[PrivateKey, Path],
+    tmp_path: Path, controller: Controller, device: Device, release_keys: Keys
 ) -> None:
     bundle = make_bundle(tmp_path / "one", release_keys[0])
     controller.hold(bundle)

@@ -4,7 +4,8 @@ import signal
 import socket
 from pathlib import Path
 
-from edgepack.bundle.keys import PrivateKey, generate_key, load_private_key
+from edgepack.bundle.keys import generate_key, load_private_key
+from tests.integration.conftest import Keys
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import make_bundle
 from tests.simulators.controller import Controller
@@ -13,10 +14,7 @@ from tests.simulators.waiting import PATIENCE_S, wait_until
 
 
 def test_a_reload_takes_over_new_settings_and_survives_bad_ones(
-    tmp_path: Path,
-    mosquitto_broker: Broker,
-    controller: Controller,
-    release_keys: tuple[PrivateKey, Path],
+    tmp_path: Path, mosquitto_broker: Broker, controller: Controller, release_keys: Keys
 ) -> None:
     device = Device(tmp_path / "device", mosquitto_broker.url, release_keys[1])
     (tmp_path / "new.key").write_bytes((new := generate_key()).private_pem)
@@ -67,7 +65,7 @@ def test_a_reload_takes_over_new_settings_and_survives_bad_ones(
 
 
 def test_a_hang_up_during_the_start_does_not_end_the_agent(
-    tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
+    tmp_path: Path, mosquitto_broker: Broker, release_keys: Keys
 ) -> None:
     device = Device(tmp_path / "device", mosquitto_broker.url, release_keys[1])
     device.start()

@@ -15,7 +15,7 @@ import pytest
 
 from edgepack.agent.state.holders import FILE_BYTES, HELD, holders_folders
 from edgepack.agent.state.running_marks import RUNNING
-from edgepack.bundle.keys import PrivateKey
+from tests.integration.conftest import Keys
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, ExampleBundle, expected_output, make_bundle
 from tests.simulators.controller import Controller
@@ -27,9 +27,7 @@ X = np.random.default_rng(7).standard_normal((1, WIDTH)).astype(np.float32)
 
 
 @pytest.fixture
-def device(
-    tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
-) -> Iterator[Device]:
+def device(tmp_path: Path, mosquitto_broker: Broker, release_keys: Keys) -> Iterator[Device]:
     url, key = mosquitto_broker.url, release_keys[1]
     with serving_device(tmp_path / "device", url, key, "[server]\nenabled = true\n") as device:
         yield device
@@ -90,10 +88,7 @@ def status(device: Device) -> str:
 
 
 def test_agent_runs_a_server_that_follows_updates_and_whose_crashes_condemn_a_release(
-    tmp_path: Path,
-    controller: Controller,
-    device: Device,
-    release_keys: tuple[PrivateKey, Path],
+    tmp_path: Path, controller: Controller, device: Device, release_keys: Keys
 ) -> None:
     def bring(number: int, soak_s: float) -> ExampleBundle:
         bundle = make_bundle(tmp_path / f"{number}", release_keys[0], release=number)

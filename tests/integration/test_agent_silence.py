@@ -16,15 +16,13 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from edgepack.agent import open_model
 from edgepack.agent.serving import following
-from edgepack.bundle.keys import PrivateKey
+from tests.integration.conftest import Keys
 from tests.simulators import warm_programs
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, make_bundle
 from tests.simulators.certificates import Authority, issue, make_authority
 from tests.simulators.device import DEVICE, Device, running, wait_for_line
 from tests.simulators.waiting import PATIENCE_S, wait_until
-
-Keys = tuple[PrivateKey, Path]
 
 
 @pytest.fixture

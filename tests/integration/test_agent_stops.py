@@ -8,6 +8,7 @@ import pytest
 
 from edgepack.bundle.keys import PrivateKey
 from edgepack.wire.orders import Desired, RemoveModel
+from tests.integration.conftest import Keys
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import make_bundle
 from tests.simulators.children import has_ended
@@ -75,11 +76,7 @@ class Held:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("state", STATES)
 def test_sigterm_ends_the_agent_with_all_that_it_started_and_it_goes_on_later(
-    tmp_path: Path,
-    mosquitto_broker: Broker,
-    controller: Controller,
-    release_keys: tuple[PrivateKey, Path],
-    state: str,
+    tmp_path: Path, mosquitto_broker: Broker, controller: Controller, release_keys: Keys, state: str
 ) -> None:
     held = Held(tmp_path, mosquitto_broker, release_keys[1], state)
     bundle = make_bundle(tmp_path / "one", release_keys[0])
@@ -123,11 +120,7 @@ def make_two(folder: Path, controller: Controller, key: PrivateKey, sequence: in
 
 @pytest.mark.parametrize("state", ["OFFERED", "STAGED", "ACTIVATING"])
 def test_a_newer_offer_is_heard_while_a_hook_works_and_waits_for_its_end(
-    tmp_path: Path,
-    mosquitto_broker: Broker,
-    controller: Controller,
-    release_keys: tuple[PrivateKey, Path],
-    state: str,
+    tmp_path: Path, mosquitto_broker: Broker, controller: Controller, release_keys: Keys, state: str
 ) -> None:
     held = Held(tmp_path, mosquitto_broker, release_keys[1], state)
     flashes, whole = tmp_path / "flashes", tmp_path / "whole"

@@ -23,7 +23,7 @@ from edgepack.agent.daemon.agent import Agent
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.telemetry.record import Record
 from edgepack.agent.update.dependencies import Clock
-from edgepack.bundle.keys import PrivateKey
+from tests.integration.conftest import Keys
 from tests.simulators import broker as mosquitto
 from tests.simulators.broker import Broker
 from tests.simulators.certificates import issue, make_authority
@@ -117,9 +117,7 @@ class Measured:
 
 
 @pytest.fixture
-def measured(
-    tmp_path: Path, release_keys: tuple[PrivateKey, Path]
-) -> Iterator[tuple[Measured, Controller]]:
+def measured(tmp_path: Path, release_keys: Keys) -> Iterator[tuple[Measured, Controller]]:
     """Connect an agent by TLS, and a controller, to a mosquitto."""
     if not mosquitto.is_installed():
         pytest.skip("mosquitto is not installed")
@@ -142,9 +140,7 @@ def measured(
         controller.close()
 
 
-def test_an_idle_device_sends_at_most_10_mb_a_month(
-    measured: tuple[Measured, Controller],
-) -> None:
+def test_an_idle_device_sends_at_most_10_mb_a_month(measured: tuple[Measured, Controller]) -> None:
     device, controller = measured
     device.turn_until(lambda: len(controller.reports) >= 2)
     beat_s, window_s = device.config.telemetry.heartbeat_s, device.config.telemetry.interval_s

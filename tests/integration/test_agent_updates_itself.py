@@ -15,6 +15,7 @@ from edgepack.bundle.agent_release import AGENT_RELEASE
 from edgepack.bundle.keys import PrivateKey
 from edgepack.wire.orders import Desired, RunModel
 from edgepack.wire.reports import ReportedModel
+from tests.integration.conftest import Keys
 from tests.integration.picture_builds import edgepack
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, ExampleBundle, make_bundle
@@ -117,10 +118,7 @@ class Site:
 
 @pytest.fixture
 def site(
-    tmp_path: Path,
-    mosquitto_broker: Broker,
-    controller: Controller,
-    release_keys: tuple[PrivateKey, Path],
+    tmp_path: Path, mosquitto_broker: Broker, controller: Controller, release_keys: Keys
 ) -> Iterator[Site]:
     device = Device(tmp_path / "device", mosquitto_broker.url, release_keys[1])
     site = Site(tmp_path, device, controller, release_keys[0])

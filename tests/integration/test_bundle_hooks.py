@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.bundle.keys import PrivateKey
+from tests.integration.conftest import Keys
 from tests.simulators import warm_programs
 from tests.simulators.bundles import make_bundle
 from tests.simulators.children import has_ended
@@ -20,7 +20,6 @@ from tests.simulators.users import User, made_user
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes users; CI is root")
 
 NAME = f"edgepack-t-{os.getpid()}"
-Keys = tuple[PrivateKey, Path]
 
 
 @pytest.fixture

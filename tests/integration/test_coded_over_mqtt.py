@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.bundle.keys import PrivateKey
 from edgepack.wire import topics
 from edgepack.wire.coded import pack_coded
 from edgepack.wire.need_bitmap import read_missing
 from edgepack.wire.transfers import Need
+from tests.integration.conftest import Keys
 from tests.simulators.broker import Broker, is_installed
 from tests.simulators.bundles import make_bundle
 from tests.simulators.controller import TENANT, Controller
@@ -60,9 +60,7 @@ class CodingController(Controller):
 
 
 @pytest.fixture
-def devices(
-    tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
-) -> Iterator[list[Device]]:
+def devices(tmp_path: Path, mosquitto_broker: Broker, release_keys: Keys) -> Iterator[list[Device]]:
     found = [
         Device(tmp_path / name, mosquitto_broker.url, release_keys[1], name=name) for name in LOST
     ]
@@ -73,10 +71,7 @@ def devices(
 
 
 def test_two_devices_that_lost_different_chunks_get_both_from_one_message(
-    tmp_path: Path,
-    mosquitto_broker: Broker,
-    devices: list[Device],
-    release_keys: tuple[PrivateKey, Path],
+    tmp_path: Path, mosquitto_broker: Broker, devices: list[Device], release_keys: Keys
 ) -> None:
     bundle = make_bundle(tmp_path / "one", release_keys[0])
     controller = CodingController(mosquitto_broker.port)
@@ -94,7 +89,7 @@ def test_two_devices_that_lost_different_chunks_get_both_from_one_message(
 
 
 def test_a_device_whose_broker_refuses_coded_messages_says_that_it_takes_none(
-    tmp_path: Path, release_keys: tuple[PrivateKey, Path]
+    tmp_path: Path, release_keys: Keys
 ) -> None:
     if not (is_installed() and Path(PLUGIN).exists()):
         pytest.skip("mosquitto with its plugin of dynamic security is not installed")

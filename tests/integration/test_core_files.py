@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.bundle.keys import PrivateKey
+from tests.integration.conftest import Keys
 from tests.simulators.broker import Broker
 from tests.simulators.device import Device, running, wait_for_line
 from tests.simulators.users import made_user
 
-Keys = tuple[PrivateKey, Path]
 DUMPABLE = """
 import ctypes, sys
 from pathlib import Path
@@ -52,10 +51,7 @@ def test_programs_that_load_keys_forbid_core_files_first(program: str) -> None:
 
 
 def test_an_agent_that_aborts_leaves_no_core_file(
-    tmp_path: Path,
-    mosquitto_broker: Broker,
-    release_keys: Keys,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, mosquitto_broker: Broker, release_keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     soft, most = resource.getrlimit(resource.RLIMIT_CORE)
     if most == 0:

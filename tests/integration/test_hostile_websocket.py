@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.bundle.keys import PrivateKey
 from edgepack.fleet.broker.access import BrokerAccess
 from edgepack.fleet.broker.link import Link
+from tests.integration.conftest import Keys
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import make_bundle
 from tests.simulators.controller import Controller
@@ -36,7 +36,7 @@ def test_a_websocket_broker_that_closes_or_pings_stops_neither_the_agent_nor_its
     reason: str,
     tmp_path: Path,
     mosquitto_broker: Broker,
-    release_keys: tuple[PrivateKey, Path],
+    release_keys: Keys,
 ) -> None:
     relay = HostileWebSocket(mosquitto_broker.port, attacks)
     device = Device(tmp_path / "device", relay.url, release_keys[1])

@@ -6,15 +6,13 @@ from pathlib import Path
 import pytest
 
 from edgepack.bundle.archive import pack
-from edgepack.bundle.keys import PrivateKey
 from edgepack.fleet.repository import ceremony
 from edgepack.fleet.repository.repository import ImageRepository
+from tests.integration.conftest import Keys
 from tests.integration.test_agent_install import run
 from tests.simulators.bundles import make_bundle
 from tests.simulators.device import Device
 from tests.simulators.repository import RepositoryWorld
-
-Keys = tuple[PrivateKey, Path]
 
 
 @pytest.fixture

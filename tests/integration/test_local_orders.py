@@ -26,13 +26,12 @@ from edgepack.agent.state.order_socket import (
     receive,
 )
 from edgepack.bundle.archive import pack
-from edgepack.bundle.keys import PrivateKey
+from tests.integration.conftest import Keys
 from tests.simulators import warm_programs
 from tests.simulators.bundles import WIDTH, ExampleBundle, make_bundle
 from tests.simulators.device import Device, running, wait_for_line
 from tests.simulators.waiting import PATIENCE_S, wait_until
 
-Keys = tuple[PrivateKey, Path]
 COMMAND = (sys.executable, "-m", "edgepack.agent.cli")
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from edgepack.agent.state.pointer import ActivePointer, read_pointer
 from edgepack.agent.update.journal import Journal, read_journal
-from edgepack.bundle.keys import PrivateKey
+from tests.integration.conftest import Keys
 from tests.simulators import warm_programs
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import make_bundle
@@ -259,7 +259,7 @@ class Environment:
 
 
 def test_an_agent_without_any_runtime_stays_connected_and_continues_when_it_is_back(
-    tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
+    tmp_path: Path, mosquitto_broker: Broker, release_keys: Keys
 ) -> None:
     key, public = release_keys
     one, two = (make_bundle(tmp_path / f"tiny-{n}", key, release=n) for n in (1, 2))

@@ -10,7 +10,7 @@ import pytest
 
 from edgepack.agent import open_model
 from edgepack.agent.telemetry.spool import open_spool
-from edgepack.bundle.keys import PrivateKey
+from tests.integration.conftest import Keys
 from tests.simulators import warm_programs
 from tests.simulators.bundles import ExampleBundle, expected_output, make_bundle
 
@@ -19,7 +19,7 @@ SHAPE = (1, 256)
 
 @pytest.fixture(scope="module")
 def installed(
-    tmp_path_factory: pytest.TempPathFactory, release_keys: tuple[PrivateKey, Path]
+    tmp_path_factory: pytest.TempPathFactory, release_keys: Keys
 ) -> tuple[Path, ExampleBundle]:
     """Return the settings of a device with a model of two variants, and the bundle."""
     folder = tmp_path_factory.mktemp("device it's $HOME")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.bundle.keys import PrivateKey
+from tests.integration.conftest import Keys
 from tests.simulators import isolated_host
 from tests.simulators.bundles import make_bundle
 from tests.simulators.device import Device
@@ -64,7 +64,7 @@ def lonely(home: Path, *command: str | Path, **variables: str) -> Iterator["subp
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace is made by root")
 def test_no_process_of_ours_looks_up_a_foreign_host(
-    material: Path, tmp_path: Path, release_keys: tuple[PrivateKey, Path]
+    material: Path, tmp_path: Path, release_keys: Keys
 ) -> None:
     bundle = make_bundle(tmp_path / "one", release_keys[0])
     device = Device(tmp_path / "device", "mqtt://127.0.0.1:1", release_keys[1])

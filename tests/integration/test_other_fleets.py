@@ -14,21 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.bundle.keys import PrivateKey
+from tests.integration.conftest import Keys
 from tests.integration.test_local_orders import application, archive, serving
 from tests.simulators import warm_programs
 from tests.simulators.device import Device
-from tests.simulators.firmware_boards import (
-    KIND,
-    Board,
-    MenderBoard,
-    RaucBoard,
-    SwupdateBoard,
-    run,
-)
+from tests.simulators.firmware_boards import KIND, Board, MenderBoard, RaucBoard, SwupdateBoard, run
 from tests.simulators.waiting import wait_until
 
-Keys = tuple[PrivateKey, Path]
 COMMAND = (sys.executable, "-m", "edgepack.agent.cli")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edgepack.agent.update.journal import Journal
-from edgepack.bundle.keys import PrivateKey
+from tests.integration.conftest import Keys
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.controller import Controller
@@ -74,9 +74,7 @@ class Camera:
 
 
 @pytest.fixture
-def device(
-    tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
-) -> Iterator[Device]:
+def device(tmp_path: Path, mosquitto_broker: Broker, release_keys: Keys) -> Iterator[Device]:
     url, key = mosquitto_broker.url, release_keys[1]
     with serving_device(tmp_path / "device", url, key, "[watch]\nhung_s = 2\n") as device:
         yield device
@@ -88,10 +86,7 @@ def test_the_example_compiles_with_its_own_runtime(tmp_path: Path) -> None:
 
 
 def test_a_c_program_follows_updates_and_its_faults_are_evidence(
-    tmp_path: Path,
-    controller: Controller,
-    device: Device,
-    release_keys: tuple[PrivateKey, Path],
+    tmp_path: Path, controller: Controller, device: Device, release_keys: Keys
 ) -> None:
     program = compile_camera(tmp_path / "camera", FAULTY)
 

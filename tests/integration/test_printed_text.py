@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from edgepack.bundle.keys import PrivateKey
 from edgepack.cli import cli
+from tests.integration.conftest import Keys
 from tests.simulators.bundles import ExampleBundle, make_bundle
 
-Keys = tuple[PrivateKey, Path]
 STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\nverified\u202e\x00"
 
 

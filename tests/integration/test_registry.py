@@ -18,17 +18,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from edgepack.bundle.archive import pack
-from edgepack.bundle.keys import PrivateKey
 from edgepack.cli import cli
 from edgepack.registry.artifact import ARTIFACT_TYPE, make_artifact
 from edgepack.registry.client import MANIFEST_TYPE, Registry
 from edgepack.registry.credentials import HOST, PASSWORD, USER
+from tests.integration.conftest import Keys
 from tests.simulators import web_ways
 from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.certificates import issue, make_authority
 from tests.simulators.web_ways import BCRYPT, Nginx, Server, registry
-
-Keys = tuple[PrivateKey, Path]
 
 
 @pytest.fixture(autouse=True)

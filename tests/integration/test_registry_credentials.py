@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from edgepack.bundle.keys import PrivateKey
 from edgepack.cli import cli
 from edgepack.registry.credentials import HOST, PASSWORD, USER
+from tests.integration.conftest import Keys
 from tests.integration.test_registry import Tokens
 from tests.simulators import web_ways
 from tests.simulators.any_answer import AnyAnswer, http_answer
@@ -20,7 +20,6 @@ from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.certificates import issue, make_authority
 from tests.simulators.web_ways import BCRYPT, Nginx, Server, registry
 
-Keys = tuple[PrivateKey, Path]
 SECRET = base64.b64encode(b"team:secret")
 
 

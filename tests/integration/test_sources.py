@@ -6,10 +6,10 @@ import pytest
 
 from edgepack.bundle.archive import pack
 from edgepack.bundle.chunks import fixed_chunks
-from edgepack.bundle.keys import PrivateKey
 from edgepack.registry.bundles import push
 from edgepack.registry.credentials import HOST, PASSWORD, USER
 from edgepack.registry.way import Way
+from tests.integration.conftest import Keys
 from tests.simulators import web_ways
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import ExampleBundle, make_bundle
@@ -19,7 +19,6 @@ from tests.simulators.device import DEVICE, Device, running
 from tests.simulators.ports import free_port
 from tests.simulators.web_ways import BCRYPT, Nginx, registry, tinyproxy
 
-Keys = tuple[PrivateKey, Path]
 FOLDER, ARCHIVE = "{digest}/{path}", "{name}-{version}.edgepack"
 
 

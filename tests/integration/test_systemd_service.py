@@ -14,7 +14,7 @@ import pytest
 from edgepack.agent.enrolment.package import write_package
 from edgepack.agent.service import installation
 from edgepack.agent.state.models import DEFAULT_STATE_DIR
-from edgepack.bundle.keys import PrivateKey
+from tests.integration.conftest import Keys
 from tests.simulators.bundles import make_bundle
 from tests.simulators.enrolled import make_package
 from tests.simulators.systemd_machine import SystemdMachine, booted, why_not
@@ -101,9 +101,7 @@ def set_up(machine: SystemdMachine) -> list[str]:
 
 
 def test_a_service_is_set_up_reloaded_and_survives_hangs_and_power_cuts(
-    tmp_path: Path,
-    machine: SystemdMachine,
-    release_keys: tuple[PrivateKey, Path],
+    tmp_path: Path, machine: SystemdMachine, release_keys: Keys
 ) -> None:
     bundle = make_bundle(tmp_path / "one", release_keys[0])
     shutil.copytree(bundle.folder, machine.root / "opt/one")
@@ -183,7 +181,7 @@ test "$EDGEPACK_STAGE" = staged && id -un > /var/lib/edgepack/hook-ran
 
 
 def test_a_probe_hooks_and_providers_work_in_the_sandbox(
-    tmp_path: Path, machine: SystemdMachine, release_keys: tuple[PrivateKey, Path]
+    tmp_path: Path, machine: SystemdMachine, release_keys: Keys
 ) -> None:
     bundle = make_bundle(tmp_path / "one", release_keys[0])
     shutil.copytree(bundle.folder, machine.root / "opt/one")
@@ -208,7 +206,7 @@ def test_a_probe_hooks_and_providers_work_in_the_sandbox(
 
 
 def test_a_rollout_reaches_a_device_that_was_set_up_by_one_command(
-    tmp_path: Path, machine: SystemdMachine, release_keys: tuple[PrivateKey, Path]
+    tmp_path: Path, machine: SystemdMachine, release_keys: Keys
 ) -> None:
     """Run a fleet on the machine: a token, a certificate for a key made there, and a rollout."""
     pytest.importorskip("iotcore", reason="the fleet's embedded broker is not installed")

@@ -8,17 +8,15 @@ from pathlib import Path
 import pytest
 
 from edgepack.agent import open_model
-from edgepack.bundle.keys import PrivateKey
 from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
+from tests.integration.conftest import Keys
 from tests.simulators import warm_programs
 from tests.simulators.bundles import make_bundle
 from tests.simulators.text_bundles import make_text_bundle
 
 
 @pytest.fixture(scope="module")
-def settings(
-    tmp_path_factory: pytest.TempPathFactory, release_keys: tuple[PrivateKey, Path]
-) -> Path:
+def settings(tmp_path_factory: pytest.TempPathFactory, release_keys: Keys) -> Path:
     """Return the settings of a device with a model that writes texts, and a model that does not."""
     folder = tmp_path_factory.mktemp("device")
     settings = folder / "agent.toml"
@@ -81,7 +79,7 @@ def test_bench_shows_first_token_and_tokens_per_second(settings: Path) -> None:
 
 
 def test_device_chooses_the_variant_by_the_time_of_a_text(
-    tmp_path: Path, release_keys: tuple[PrivateKey, Path]
+    tmp_path: Path, release_keys: Keys
 ) -> None:
     variants = {"slow-token": "token", "slow-prompt": "prompt"}
     bundle = make_text_bundle(tmp_path / "bundle", release_keys[0], variants=variants)
@@ -98,7 +96,7 @@ def test_device_chooses_the_variant_by_the_time_of_a_text(
 
 
 def test_limit_of_memory_takes_the_variant_that_fits_with_its_cache(
-    tmp_path: Path, release_keys: tuple[PrivateKey, Path]
+    tmp_path: Path, release_keys: Keys
 ) -> None:
     bundle = make_text_bundle(
         tmp_path / "bundle", release_keys[0], variants={"large": "prompt", "small": ""}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from edgepack.agent import open_model
-from edgepack.bundle.keys import PrivateKey
+from tests.integration.conftest import Keys
 from tests.simulators import warm_programs
 from tests.simulators.device import Device, running
 from tests.simulators.model_server import UnixConnection
@@ -35,7 +35,7 @@ def run(module: str, *words: str | Path) -> None:
 
 
 @pytest.fixture
-def device(tmp_path: Path, release_keys: tuple[PrivateKey, Path]) -> Iterator[Device]:
+def device(tmp_path: Path, release_keys: Keys) -> Iterator[Device]:
     """Yield a running device that serves a release built from `llama`."""
     bundle, private = tmp_path / "chat-1.0.0.edgepack", release_keys[1].with_suffix(".key")
     prompts = LLAMA.with_name("prompts.jsonl")
@@ -87,7 +87,7 @@ def stream(device: Device, seed: int, **settings: Any) -> Written:
 
 
 def test_texts_are_those_of_transformers_and_belong_to_one_release_each(
-    device: Device, tmp_path: Path, release_keys: tuple[PrivateKey, Path]
+    device: Device, tmp_path: Path, release_keys: Keys
 ) -> None:
     settings: dict[str, Any] = {"temperature": 1.0, "max_tokens": 40}
     written: list[Written] = []

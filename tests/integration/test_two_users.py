@@ -12,7 +12,7 @@ import pytest
 
 from edgepack.agent.state.order_socket import SOCKET_FILE
 from edgepack.bundle.archive import pack
-from edgepack.bundle.keys import PrivateKey
+from tests.integration.conftest import Keys
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, make_bundle
 from tests.simulators.controller import Controller
@@ -59,10 +59,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def device(
-    folder: Path,
-    mosquitto_broker: Broker,
-    release_keys: tuple[PrivateKey, Path],
-    users: tuple[User, User],
+    folder: Path, mosquitto_broker: Broker, release_keys: Keys, users: tuple[User, User]
 ) -> Device:
     """Make a device with a state folder by the documentation."""
     agent, _ = users
@@ -82,7 +79,7 @@ def serve(
     tmp_path: Path,
     device: Device,
     mosquitto_broker: Broker,
-    release_keys: tuple[PrivateKey, Path],
+    release_keys: Keys,
     users: tuple[User, User],
 ) -> Iterator[Serve]:
     """Update the device while the application uses the model; return its end and the output."""
@@ -189,7 +186,7 @@ def test_a_state_folder_that_every_user_can_write_is_refused(device: Device) -> 
 
 
 def test_root_installs_a_bundle_that_the_agents_user_cannot_read(
-    device: Device, users: tuple[User, User], tmp_path: Path, release_keys: tuple[PrivateKey, Path]
+    device: Device, users: tuple[User, User], tmp_path: Path, release_keys: Keys
 ) -> None:
     """Other systems store their files for root alone, and order the agent's user."""
     (private := tmp_path / "private").mkdir(mode=0o700)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.bundle.keys import PrivateKey
 from edgepack.errors import TransferError
 from edgepack.fleet.broker.access import BrokerAccess
 from edgepack.fleet.broker.link import Link
 from edgepack.wire import topics
+from tests.integration.conftest import Keys
 from tests.simulators import web_ways
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import make_bundle
@@ -20,8 +20,6 @@ from tests.simulators.controller import TENANT, Controller
 from tests.simulators.device import DEVICE, Device, running, wait_for_line
 from tests.simulators.ports import free_port
 from tests.simulators.web_ways import Ejabberd, tinyproxy
-
-Keys = tuple[PrivateKey, Path]
 
 
 @pytest.fixture(autouse=True)

@@ -123,6 +123,11 @@ class FleetProcess:
         except FleetError:
             return False
 
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
     def send_signal(self, number: int) -> None:
         assert self.process is not None
         self.process.send_signal(number)
@@ -132,8 +137,8 @@ class FleetProcess:
         self.process.kill()
         self.process.wait(400)
 
-    def stop(self) -> int:
-        self.send_signal(signal.SIGTERM)
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.send_signal(number)
         assert self.process is not None
         return self.process.wait(400)
 
@@ -202,8 +207,13 @@ class Simulation:
         assert not self._thread.is_alive()
 
 
+Serve = Callable[..., FleetProcess]
+Simulate = Callable[..., Simulation]
+MakeBundle = Callable[..., Path]
+
+
 @pytest.fixture
-def serve(tmp_path: Path, key_prefix: Path) -> Iterator[Callable[..., FleetProcess]]:
+def serve(tmp_path: Path, key_prefix: Path) -> Iterator[Serve]:
     """Start fleets, and end all afterwards."""
     fleets: list[FleetProcess] = []
 
@@ -228,7 +238,7 @@ def serve(tmp_path: Path, key_prefix: Path) -> Iterator[Callable[..., FleetProce
 
 
 @pytest.fixture
-def simulation() -> Iterator[Callable[..., Simulation]]:
+def simulation() -> Iterator[Simulate]:
     """Start simulated devices, and end all afterwards."""
     running: list[Simulation] = []
 
@@ -365,7 +375,7 @@ on_all = pytest.mark.parametrize("begin", [SMALL, GROWN, CLUSTER], indirect=True
 
 @pytest.fixture(params=[SMALL, CLUSTER])
 def begin(
-    request: pytest.FixtureRequest, serve: Callable[..., FleetProcess], tmp_path: Path
+    request: pytest.FixtureRequest, serve: Serve, tmp_path: Path
 ) -> Callable[[], FleetProcess]:
     """Start a small or a grown fleet."""
     if request.param == SMALL:
@@ -411,7 +421,7 @@ def tls_broker(tmp_path: Path) -> Iterator[TlsBroker]:
 
 
 @pytest.fixture
-def tls_fleet(serve: Callable[..., FleetProcess], tls_broker: TlsBroker) -> FleetProcess:
+def tls_fleet(serve: Serve, tls_broker: TlsBroker) -> FleetProcess:
     """Start a fleet on a mosquitto with TLS."""
     fleet = serve("--broker", tls_broker.url)
     fleet.broker, fleet.broker_folder = tls_broker.process, tls_broker.folder

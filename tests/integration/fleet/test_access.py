@@ -4,7 +4,6 @@ import datetime
 import ipaddress
 import sqlite3
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -21,15 +20,14 @@ from edgepack.fleet.dashboard.routes import dashboard_routes
 from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.server.serve import serve as run
 from edgepack.fleet.server.settings import ServeSettings
-from tests.integration.fleet.conftest import FleetProcess, edgepack
+from tests.integration.fleet.conftest import FleetProcess, MakeBundle, Serve, edgepack
 from tests.integration.fleet.dashboard import Visitor
 
-Serve = Callable[..., FleetProcess]
 CAMERAS = Selector(kind="group", group="cameras")
 
 
 @pytest.fixture
-def fleet(serve: Serve, make_bundle: Callable[..., Path], tmp_path: Path) -> FleetProcess:
+def fleet(serve: Serve, make_bundle: MakeBundle, tmp_path: Path) -> FleetProcess:
     running = serve()
     running.client.enroll("cam-1", group="cameras", folder=tmp_path / "cam-1")
     running.client.publish(make_bundle())
@@ -56,7 +54,7 @@ def test_the_form_of_a_new_rollout_sets_what_the_command_sets(fleet: FleetProces
 
 
 def test_a_role_may_do_its_own_and_no_more(
-    fleet: FleetProcess, make_bundle: Callable[..., Path], tmp_path: Path
+    fleet: FleetProcess, make_bundle: MakeBundle, tmp_path: Path
 ) -> None:
     viewer, operator = (
         FleetClient(fleet.url, token=fleet.client.make_token(role, role=role).token)

@@ -2,14 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from edgepack.agent import open_model
 from edgepack.fleet.documents.rollouts import RolloutSettings
-from tests.integration.fleet.conftest import CAMERAS, StartAgent, edgepack
+from tests.integration.fleet.conftest import CAMERAS, Serve, StartAgent, edgepack
 from tests.simulators.adapters import (
     LLAMA,
     MESSAGES,
@@ -71,7 +71,7 @@ class Streams:
 
 
 def test_adapter_is_rolled_out_to_a_fleet_of_three_and_rolled_back(
-    tmp_path: Path, key_prefix: Path, serve: Callable[..., Any], start_agent: StartAgent
+    tmp_path: Path, key_prefix: Path, serve: Serve, start_agent: StartAgent
 ) -> None:
     key = key_prefix.with_suffix(".key")
     base = build_base(key, tmp_path / "chat-1.0.0.edgepack", LLAMA, "--adapters")

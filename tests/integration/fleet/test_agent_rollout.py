@@ -2,19 +2,17 @@
 
 import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from system_packages.debian import Package, write_deb
 from system_packages.targets import MACHINES
-from tests.integration.fleet.conftest import Mosquitto, edgepack
+from tests.integration.fleet.conftest import Mosquitto, Serve, edgepack
 from tests.simulators import warm_programs
 from tests.simulators.launched_agent import PACKAGES, UNPROVEN, LaunchedAgent, site_files
 
-Serve = Callable[..., Any]
 DEVICE = "cam-1"
 
 

@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.server.api import Pages, make_app
 from edgepack.fleet.server.operations import OPERATIONS
 from edgepack.metrics.table import ATTRIBUTES, BY_NAME, TABLE, label
-from tests.integration.fleet.conftest import FleetProcess
+from tests.integration.fleet.conftest import FleetProcess, MakeBundle, Serve, Simulate
 from tests.integration.fleet.dashboard import Visitor
 
 MONITORING = Path(__file__).parents[3] / "examples" / "monitoring"
@@ -37,7 +37,7 @@ def test_every_route_is_described() -> None:
 
 
 def test_no_request_that_can_be_made_up_is_answered_otherwise_than_described(
-    serve: Callable[..., FleetProcess], tmp_path: Path
+    serve: Serve, tmp_path: Path
 ) -> None:
     fleet = serve()
     token = (fleet.data / "token").read_text()
@@ -62,11 +62,7 @@ def test_no_request_that_can_be_made_up_is_answered_otherwise_than_described(
 
 
 @pytest.fixture
-def rolled_out(
-    serve: Callable[..., FleetProcess],
-    simulation: Callable[..., object],
-    make_bundle: Callable[..., Path],
-) -> FleetProcess:
+def rolled_out(serve: Serve, simulation: Simulate, make_bundle: MakeBundle) -> FleetProcess:
     fleet = serve()
     simulation(fleet, count=3)
     name = fleet.roll_out(make_bundle(), Selector(kind="group", group="simulated"))

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,12 @@ from edgepack.errors import FleetError
 from edgepack.fleet.documents.devices import EnrollRequest
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 from edgepack.wire import topics
-from tests.integration.fleet.conftest import FleetProcess, Mosquitto
+from tests.integration.fleet.conftest import FleetProcess, MakeBundle, Mosquitto, Serve
 from tests.simulators import warm_programs
 from tests.simulators.ports import free_port
 from tests.simulators.signing import Speaker
 
 REPORT = b'{"v":1,"online":true,"at":1}'
-Serve = Callable[..., Any]
-MakeBundle = Callable[..., Path]
 
 
 def edgepack(
@@ -226,8 +224,7 @@ def test_malformed_requests_are_answered_and_unknown_paths_too(serve: Serve) -> 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_fleet_cleanly(serve: Serve, number: signal.Signals) -> None:
     fleet = serve()
-    fleet.process.send_signal(number)
-    assert fleet.process.wait(400) == 0
+    assert fleet.stop(number) == 0
     with pytest.raises(FleetError, match="no fleet answers"):
         fleet.info()
 

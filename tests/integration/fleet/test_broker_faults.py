@@ -2,9 +2,8 @@
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -12,17 +11,14 @@ from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.fleet.broker.link import Link
 from edgepack.fleet.broker.links import Links
 from edgepack.wire import topics
-from tests.integration.fleet.conftest import FleetProcess, Mosquitto, Simulation
+from tests.integration.fleet.conftest import MakeBundle, Mosquitto, Serve, Simulate
 from tests.simulators.waiting import wait_until
 
 DEVICES = 300
 
 
 def test_three_hundred_devices_that_come_back_at_once_are_all_there_and_commit_once(
-    serve: Callable[..., FleetProcess],
-    simulation: Callable[..., Simulation],
-    make_bundle: Callable[..., Path],
-    mosquitto: Mosquitto,
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle, mosquitto: Mosquitto
 ) -> None:
     fleet = serve("--broker", mosquitto.url)
     simulation(fleet, count=DEVICES)

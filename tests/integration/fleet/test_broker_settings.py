@@ -3,11 +3,10 @@
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ from edgepack.fleet.broker.settings.write import write_broker_folder
 from edgepack.fleet.data_folder import CONTROLLER, DataFolder
 from edgepack.wire import topics
 from edgepack.wire.messages import MAX_MESSAGE_BYTES
-from tests.integration.fleet.conftest import FleetProcess, Mosquitto, edgepack
+from tests.integration.fleet.conftest import FleetProcess, Mosquitto, Serve, edgepack
 from tests.integration.fleet.postgresql import PostgreSQL
 from tests.simulators import warm_programs
 from tests.simulators.signing import Speaker
@@ -117,7 +116,7 @@ def test_settings_of_an_earlier_version_are_noticed(tls_fleet: FleetProcess) -> 
 
 
 def test_a_controller_that_has_a_certificate_keeps_its_name(
-    tls_fleet: FleetProcess, serve: Callable[..., Any]
+    tls_fleet: FleetProcess, serve: Serve
 ) -> None:
     (tls_fleet.data / "controller").unlink()
     tls_fleet.stop()

@@ -1,9 +1,7 @@
 """Classes that become more frequent are seen by name: real build, broker, agent and fleet."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -13,7 +11,7 @@ from onnx import helper
 from edgepack.agent import open_model
 from edgepack.tasks.arrays import Singles
 from tests.graphs import graph_model
-from tests.integration.fleet.conftest import Mosquitto, StartAgent
+from tests.integration.fleet.conftest import Mosquitto, Serve, StartAgent
 from tests.integration.fleet.drifting import DriftingDevice
 from tests.simulators.building import build_archive
 
@@ -59,7 +57,7 @@ def build(folder: Path, key: Path) -> Path:
 
 def test_a_class_that_becomes_frequent_is_shown_by_its_name_on_the_device_and_in_the_fleet(
     mosquitto: Mosquitto,
-    serve: Callable[..., Any],
+    serve: Serve,
     start_agent: StartAgent,
     key_prefix: Path,
     tmp_path: Path,

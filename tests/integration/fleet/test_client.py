@@ -2,10 +2,9 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,13 +17,10 @@ from edgepack.errors import FleetError
 from edgepack.fleet import DeviceView, FleetClient, RolloutSettings, Selector
 from edgepack.fleet.enrolment.authority import Authority
 from tests.integration.api_pages import run_examples
+from tests.integration.fleet.conftest import MakeBundle, Serve, Simulate
 from tests.simulators import warm_programs
 from tests.simulators.pointers import write_pointer
 from tests.unit.agent_runtime.examples import install_model
-
-Serve = Callable[..., Any]
-Simulate = Callable[..., Any]
-MakeBundle = Callable[..., Path]
 
 CAMERAS = Selector(kind="group", group="cameras")
 QUICK = RolloutSettings(waves="1,100%", soak_s=0.2, deadline_s=400.0, gate_evidence="optional")

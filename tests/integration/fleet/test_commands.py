@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,8 @@ from edgepack.agent.config import AgentConfig, read_config
 from edgepack.errors import FleetError
 from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.wire import topics
-from tests.integration.fleet.conftest import edgepack
+from tests.integration.fleet.conftest import MakeBundle, Serve, Simulate, edgepack
 from tests.simulators import warm_programs
-
-Serve = Callable[..., Any]
-Simulate = Callable[..., Any]
-MakeBundle = Callable[..., Path]
 
 
 def test_a_rollout_is_started_watched_and_shown(

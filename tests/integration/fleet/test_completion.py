@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from click.shell_completion import BashComplete
 
 from edgepack.cli import cli
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
-from tests.integration.fleet.conftest import FleetProcess
+from tests.integration.fleet.conftest import FleetProcess, MakeBundle, Serve
 from tests.simulators.ports import free_port
 
 COMMAND = str(Path(sys.executable).with_name("edgepack"))
@@ -46,9 +45,7 @@ def offer(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def fleet(
-    serve: Callable[..., FleetProcess], make_bundle: Callable[..., Path], tmp_path: Path
-) -> FleetProcess:
+def fleet(serve: Serve, make_bundle: MakeBundle, tmp_path: Path) -> FleetProcess:
     running = serve()
     for device, group in (("cam-1", "cameras"), ("cam-2", "cameras"), ("gate-1", "gates")):
         running.client.enroll(device, group=group, folder=tmp_path / device)

@@ -2,7 +2,6 @@
 
 import errno
 import threading
-from collections.abc import Callable
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,7 +12,9 @@ from edgepack.fleet.documents.rollouts import RolloutSettings
 from tests.integration.fleet.conftest import (
     SIMULATED,
     FleetProcess,
-    Simulation,
+    MakeBundle,
+    Serve,
+    Simulate,
     edgepack,
 )
 from tests.integration.fleet.dashboard import Visitor
@@ -35,10 +36,7 @@ def damage_shown(fleet: FleetProcess, words: str) -> bool:
 
 
 def test_a_bit_that_flipped_in_a_release_is_found_on_read_and_repaired_by_publishing_again(
-    serve: Callable[..., FleetProcess],
-    simulation: Callable[..., Simulation],
-    make_bundle: Callable[..., Path],
-    tmp_path: Path,
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle, tmp_path: Path
 ) -> None:
     fleet = serve()
     simulation(fleet, count=3)
@@ -73,9 +71,7 @@ def test_a_bit_that_flipped_in_a_release_is_found_on_read_and_repaired_by_publis
 
 
 def test_a_rollout_of_the_same_file_repairs_damage_that_nobody_has_read(
-    serve: Callable[..., FleetProcess],
-    simulation: Callable[..., Simulation],
-    make_bundle: Callable[..., Path],
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
     fleet = serve()
     simulation(fleet, count=1)
@@ -89,9 +85,7 @@ def test_a_rollout_of_the_same_file_repairs_damage_that_nobody_has_read(
 
 
 def test_a_release_that_a_disk_failed_to_read_for_a_moment_is_sent_again(
-    serve: Callable[..., FleetProcess],
-    simulation: Callable[..., Simulation],
-    make_bundle: Callable[..., Path],
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
     """A flipped bit that is put right stands for a disk that returns EIO."""
     fleet = serve()
@@ -107,10 +101,7 @@ def test_a_release_that_a_disk_failed_to_read_for_a_moment_is_sent_again(
 
 
 def test_a_folder_of_releases_that_fails_is_a_warning_and_the_rollout_goes_on_after(
-    serve: Callable[..., FleetProcess],
-    simulation: Callable[..., Simulation],
-    make_bundle: Callable[..., Path],
-    tmp_path: Path,
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle, tmp_path: Path
 ) -> None:
     library = build_library(tmp_path)
     fleet = serve()
@@ -136,7 +127,7 @@ def test_a_folder_of_releases_that_fails_is_a_warning_and_the_rollout_goes_on_af
 
 @pytest.mark.parametrize("file", [MODEL, "manifest.json", "model.sig", "golden/golden.npz"])
 def test_damage_is_found_in_the_background_while_nobody_reads(
-    serve: Callable[..., FleetProcess], make_bundle: Callable[..., Path], file: str
+    serve: Serve, make_bundle: MakeBundle, file: str
 ) -> None:
     fleet = serve()
     archive = make_bundle()
@@ -157,7 +148,7 @@ def test_damage_is_found_in_the_background_while_nobody_reads(
 
 
 def test_a_damaged_release_with_a_source_is_fetched_again(
-    serve: Callable[..., FleetProcess], make_bundle: Callable[..., Path]
+    serve: Serve, make_bundle: MakeBundle
 ) -> None:
     archive = make_bundle()
     handler = partial(SimpleHTTPRequestHandler, directory=str(archive.parent))

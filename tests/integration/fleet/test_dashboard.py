@@ -1,7 +1,7 @@
 """The dashboard without a browser: access, texts of pages, and escaping."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,10 @@ from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
 from edgepack.wire.orders import BundleRef
 from edgepack.wire.reports import Active, Choice, Preparation, ProbeResult, Reported, ReportedModel
 from edgepack.wire.telemetry import Event
-from tests.integration.fleet.conftest import FleetProcess
+from tests.integration.fleet.conftest import FleetProcess, MakeBundle, Serve
 from tests.integration.fleet.dashboard import Visitor
 from tests.simulators.signing import Speaker
 from tests.simulators.world import make_facts
-
-MakeBundle = Callable[..., Path]
 
 STEERING = ("\u202e", "\x1b", "\x00", "\u2066")
 HOSTILE = "</p><script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}" + "".join(STEERING)
@@ -81,9 +79,7 @@ def say(folder: Path, reported: Reported) -> None:
 
 
 @pytest.fixture
-def fleet(
-    serve: Callable[..., FleetProcess], make_bundle: MakeBundle, tmp_path: Path
-) -> FleetProcess:
+def fleet(serve: Serve, make_bundle: MakeBundle, tmp_path: Path) -> FleetProcess:
     """Return a fleet of a single device that reports hostile text about a failed rollout."""
     running = serve()
     running.client.enroll("cam-1", group="g", folder=tmp_path / "cam-1", labels={"site": "<b>"})

@@ -1,7 +1,6 @@
 """The dashboard in a real browser, from an operator's view: start, breach, reason, roll back."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -9,7 +8,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from edgepack.fleet.documents.devices import ModelView
 from edgepack.fleet.documents.rollouts import Selector
-from tests.integration.fleet.conftest import FleetProcess
+from tests.integration.fleet.conftest import FleetProcess, MakeBundle, Serve, Simulate
 
 CAMERAS = Selector(kind="group", group="cameras")
 GOOD, BAD = 6, 3
@@ -18,11 +17,7 @@ PATIENCE_MS = 60_000
 
 
 @pytest.fixture
-def fleet(
-    serve: Callable[..., FleetProcess],
-    simulation: Callable[..., object],
-    make_bundle: Callable[..., Path],
-) -> FleetProcess:
+def fleet(serve: Serve, simulation: Simulate, make_bundle: MakeBundle) -> FleetProcess:
     """Return nine cameras, three of these always fail; 1.0.0 is rolled out, 1.1.0 is ready."""
     running = serve()
     simulation(running, count=GOOD, group="cameras", prefix="good")

@@ -1,11 +1,9 @@
 """A rollout that a gate rolled back is shown as decided: command, page, report, start page."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from edgepack.fleet.documents.rollouts import Selector
-from tests.integration.fleet.conftest import CAMERAS, FleetProcess, edgepack
+from tests.integration.fleet.conftest import CAMERAS, MakeBundle, Serve, Simulate, edgepack
 from tests.integration.fleet.dashboard import Visitor
 
 GOOD, BAD = 6, 3
@@ -16,10 +14,7 @@ def needs(visitor: Visitor) -> str:
 
 
 def test_a_rollout_that_a_gate_took_back_is_shown_as_it_was_decided(
-    serve: Callable[..., FleetProcess],
-    simulation: Callable[..., Any],
-    make_bundle: Callable[..., Path],
-    tmp_path: Path,
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle, tmp_path: Path
 ) -> None:
     fleet = serve()
     good = simulation(fleet, count=GOOD, group="cameras", prefix="good")
@@ -86,9 +81,7 @@ def test_a_rollout_that_a_gate_took_back_is_shown_as_it_was_decided(
 
 
 def test_a_release_that_a_gate_stopped_stays_marked_after_a_person_aborts(
-    serve: Callable[..., FleetProcess],
-    simulation: Callable[..., Any],
-    make_bundle: Callable[..., Path],
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
     fleet = serve()
     simulation(fleet, count=4, group="cameras", fail_rate=1.0)
@@ -106,9 +99,7 @@ def test_a_release_that_a_gate_stopped_stays_marked_after_a_person_aborts(
 
 
 def test_a_rollback_of_a_finished_rollout_does_not_state_that_it_ends(
-    serve: Callable[..., FleetProcess],
-    simulation: Callable[..., Any],
-    make_bundle: Callable[..., Path],
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
     fleet = serve()
     simulation(fleet, count=2, group="cameras")

@@ -1,13 +1,12 @@
 """A tuned release reaches a real agent as the delta that its bundle carries."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from edgepack.bundle.archive import pack
 from edgepack.bundle.keys import load_private_key
 from edgepack.fleet.documents.rollouts import Selector
-from tests.integration.fleet.conftest import FleetProcess
+from tests.integration.fleet.conftest import FleetProcess, Serve
 from tests.simulators import warm_programs
 from tests.simulators.bundles import WIDTH, ExampleBundle, make_bundle
 
@@ -16,7 +15,7 @@ CAMERAS = Selector(kind="group", group="cameras")
 
 
 def test_a_device_that_runs_the_older_release_is_sent_the_delta(
-    serve: Callable[..., FleetProcess], key_prefix: Path, tmp_path: Path
+    serve: Serve, key_prefix: Path, tmp_path: Path
 ) -> None:
     key = load_private_key(key_prefix.with_suffix(".key"))
     one = make_bundle(tmp_path / "one", key, release=1)

@@ -3,7 +3,7 @@
 import resource
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -16,8 +16,10 @@ from edgepack.fleet.documents.rollouts import RolloutSettings
 from tests.integration.fleet.conftest import (
     SIMULATED,
     FleetProcess,
+    MakeBundle,
     Mosquitto,
-    Simulation,
+    Serve,
+    Simulate,
 )
 from tests.simulators.waiting import wait_until
 from tests.unit.fleet.world import NEW, World, says
@@ -44,7 +46,7 @@ class SmallFiles:
 
 
 @pytest.fixture
-def fleet(serve: Callable[..., FleetProcess], mosquitto: Mosquitto) -> Iterator[FleetProcess]:
+def fleet(serve: Serve, mosquitto: Mosquitto) -> Iterator[FleetProcess]:
     one = serve("--broker", mosquitto.url)
     yield one
     SmallFiles(one).end()
@@ -60,7 +62,7 @@ def committed(fleet: FleetProcess) -> int:
 
 
 def test_a_rollout_waits_for_room_and_loses_nothing(
-    fleet: FleetProcess, simulation: Callable[..., Simulation], make_bundle: Callable[..., Path]
+    fleet: FleetProcess, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
     simulation(fleet, count=DEVICES)
     release = fleet.client.publish(make_bundle())
@@ -89,7 +91,7 @@ def test_a_rollout_waits_for_room_and_loses_nothing(
 
 
 def test_a_release_that_has_no_room_is_refused_and_taken_later(
-    fleet: FleetProcess, make_bundle: Callable[..., Path]
+    fleet: FleetProcess, make_bundle: MakeBundle
 ) -> None:
     small = SmallFiles(fleet)
     archive = make_bundle()

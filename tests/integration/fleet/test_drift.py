@@ -4,7 +4,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +24,7 @@ from tests.integration.fleet.conftest import (
     CAMERAS,
     FleetProcess,
     Mosquitto,
+    Serve,
     StartAgent,
     edgepack,
 )
@@ -79,7 +79,7 @@ def _devices_with_drift(fleet: FleetProcess) -> int:
 
 def test_a_rollout_goes_on_while_devices_see_what_the_build_saw_and_stops_when_they_do_not(
     mosquitto: Mosquitto,
-    serve: Callable[..., Any],
+    serve: Serve,
     start_agent: StartAgent,
     applications: Applications,
     make_release: Callable[[str], Path],

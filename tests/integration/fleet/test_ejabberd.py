@@ -16,7 +16,7 @@ from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.enrolment.authority import Authority
 from edgepack.wire import topics
 from tests.integration.fleet.cluster import Cluster, start_cluster
-from tests.integration.fleet.conftest import StartAgent
+from tests.integration.fleet.conftest import Serve, Simulate, StartAgent
 from tests.simulators import ejabberd as ejabberd_nodes
 from tests.simulators.waiting import wait_until
 
@@ -35,8 +35,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def test_nodes_are_killed_in_the_middle_of_rollouts_and_then_the_controller_too(
     cluster: Cluster,
     tmp_path: Path,
-    serve: Callable[..., Any],
-    simulation: Callable[..., Any],
+    serve: Serve,
+    simulation: Simulate,
     start_agent: StartAgent,
     release: Callable[..., Path],
 ) -> None:

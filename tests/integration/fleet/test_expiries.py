@@ -3,7 +3,6 @@
 import sqlite3
 import sys
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -15,19 +14,14 @@ from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.repository import ceremony
 from edgepack.fleet.repository.lifetimes import DAY_S
 from edgepack.fleet.repository.repository import ImageRepository
-from tests.integration.fleet.conftest import (
-    FleetProcess,
-    TlsBroker,
-    edgepack,
-    run_mosquitto,
-)
+from tests.integration.fleet.conftest import Serve, TlsBroker, edgepack, run_mosquitto
 from tests.integration.fleet.dashboard import Visitor
 from tests.simulators import warm_programs
 from tests.simulators.waiting import wait_until
 
 
 def test_root_metadata_that_expires_in_four_days_is_a_warning_everywhere(
-    serve: Callable[..., FleetProcess], tmp_path: Path
+    serve: Serve, tmp_path: Path
 ) -> None:
     began = time.time() - 361 * DAY_S
     tuf = DataFolder(tmp_path / "fleet").tuf
@@ -56,10 +50,7 @@ def test_root_metadata_that_expires_in_four_days_is_a_warning_everywhere(
 
 
 def test_certificates_of_broker_api_and_device_that_end_soon_are_warnings(
-    serve: Callable[..., FleetProcess],
-    tls_broker: TlsBroker,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    serve: Serve, tls_broker: TlsBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = Authority(tmp_path / "fleet" / "pki", certificate_days=20)
     monkeypatch.setenv("EDGEPACK_FLEET_CA", str(authority.ca_file))

@@ -11,11 +11,10 @@ import pytest
 from edgepack.bundle.archive import pack
 from edgepack.bundle.keys import load_private_key
 from edgepack.bundle.manifest import Firmware
-from tests.integration.fleet.conftest import Mosquitto, StartAgent, edgepack
+from tests.integration.fleet.conftest import Mosquitto, Serve, StartAgent, edgepack
 from tests.simulators.bundles import make_bundle
 from tests.simulators.firmware_boards import RaucBoard
 
-Serve = Callable[..., Any]
 DEVICE = "cam-1"
 
 
@@ -111,6 +110,6 @@ def test_rollout_changes_firmware_and_model_together_or_neither(
     assert "firmware 2.0 runs again" in " ".join(status.split())
     assert (board.version, board.is_settled, device.restarts) == ("2.0", True, 3)
     (model,) = fleet.client.device(DEVICE).models
-    assert model.active.version == "1.2.0"
+    assert model.active.version == "1.2.0"  # type: ignore[union-attr]
     listed = edgepack(fleet, "fleet", "devices", "--where", "firmware=2.0").stdout
     assert DEVICE in listed

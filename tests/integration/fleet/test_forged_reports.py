@@ -6,7 +6,7 @@ The broker is a real mosquitto without access rules; `Forger` is the party that 
 import contextlib
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -26,15 +26,19 @@ from edgepack.wire.messages import Message, decode, encode
 from edgepack.wire.orders import BundleRef, Desired
 from edgepack.wire.reports import Active, Choice, Reported, ReportedModel
 from edgepack.wire.telemetry import Event, Telemetry
-from tests.integration.fleet.conftest import CAMERAS, FleetProcess, Mosquitto, edgepack
+from tests.integration.fleet.conftest import (
+    CAMERAS,
+    FleetProcess,
+    MakeBundle,
+    Mosquitto,
+    Serve,
+    edgepack,
+)
 from tests.integration.fleet.dashboard import Visitor
 from tests.integration.fleet.postgresql import PostgreSQL
 from tests.simulators.signing import RawSigner, Speaker, sign_with
 from tests.simulators.waiting import wait_until
 from tests.simulators.world import make_facts
-
-Serve = Callable[..., FleetProcess]
-MakeBundle = Callable[..., Path]
 
 
 class Forger:

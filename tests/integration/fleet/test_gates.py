@@ -1,17 +1,10 @@
 """Rollouts stop by themselves where devices measure something worse: real messages, real broker."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from edgepack.fleet.documents.rollouts import RolloutView, Selector
 from edgepack.fleet.simulation.behaviour import parse_change
-from tests.integration.fleet.conftest import edgepack
-
-Serve = Callable[..., Any]
-Simulate = Callable[..., Any]
-MakeBundle = Callable[..., Path]
+from tests.integration.fleet.conftest import MakeBundle, Serve, Simulate, edgepack
 
 WORSE = "sim-arm-a76"
 CHANGES = {

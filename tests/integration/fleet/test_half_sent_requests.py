@@ -1,13 +1,12 @@
 """Clients that begin requests and never end the requests, against a real `edgepack fleet serve`."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from edgepack.fleet.client.fleet_client import FleetClient
-from tests.integration.fleet.conftest import FleetProcess, Mosquitto
+from tests.integration.fleet.conftest import Mosquitto, Serve
 from tests.simulators.half_sent import HalfSent
 from tests.simulators.waiting import wait_until
 
@@ -21,11 +20,7 @@ MANY_DESCRIPTORS = "1024:8192"
     ("kind", "descriptors"), [("head", FEW_DESCRIPTORS), ("body", MANY_DESCRIPTORS)]
 )
 def test_1300_half_sent_requests_do_not_stop_the_api_or_the_broker_connection(
-    serve: Callable[..., FleetProcess],
-    mosquitto: Mosquitto,
-    tmp_path: Path,
-    kind: str,
-    descriptors: str,
+    serve: Serve, mosquitto: Mosquitto, tmp_path: Path, kind: str, descriptors: str
 ) -> None:
     prlimit = shutil.which("prlimit")
     if prlimit is None:

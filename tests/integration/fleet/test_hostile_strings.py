@@ -7,9 +7,8 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -23,12 +22,10 @@ from edgepack.wire.messages import Message
 from edgepack.wire.orders import BundleRef
 from edgepack.wire.reports import Active, Choice, Reported, ReportedModel
 from edgepack.wire.telemetry import Event, Telemetry
+from tests.integration.fleet.conftest import MakeBundle, Serve
 from tests.simulators import warm_programs
 from tests.simulators.signing import Speaker
 from tests.simulators.world import make_facts
-
-Serve = Callable[..., Any]
-MakeBundle = Callable[..., Path]
 
 STEERING = ("\x1b]0;", "\x1b[2J", "\x9b", "\u202e", "\x07", "\x08")
 """Titles, clearing, colours by one byte, the direction of writing, the bell, a step back."""

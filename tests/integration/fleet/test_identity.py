@@ -22,7 +22,7 @@ from edgepack.errors import DeviceError
 from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.enrolment.certificates import read_certificate
-from tests.integration.fleet.conftest import FleetProcess, edgepack
+from tests.integration.fleet.conftest import FleetProcess, Serve, edgepack
 from tests.integration.fleet.dashboard import Visitor
 from tests.integration.fleet.test_removal import gets_in
 from tests.simulators import warm_programs, web_ways
@@ -295,7 +295,7 @@ def test_a_device_believes_the_https_of_the_authority_in_its_package_and_of_no_o
 
 
 def test_without_tls_at_the_broker_a_device_has_a_certificate_that_is_renewed(
-    serve: Callable[..., FleetProcess], tmp_path: Path
+    serve: Serve, tmp_path: Path
 ) -> None:
     fleet = serve()
     package = enroll(fleet, tmp_path / "carried", "--enrol-at", fleet.url)
@@ -310,7 +310,7 @@ def test_without_tls_at_the_broker_a_device_has_a_certificate_that_is_renewed(
 
 
 def test_sources_are_set_at_the_fleet_or_for_one_device_and_bundles_come_from_there(
-    serve: Callable[..., FleetProcess], tmp_path: Path, release: Callable[..., Path]
+    serve: Serve, tmp_path: Path, release: Callable[..., Path]
 ) -> None:
     if missing := web_ways.missing():
         pytest.skip(f"not installed: {', '.join(missing)}")

@@ -7,9 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -21,7 +19,7 @@ from edgepack.agent.telemetry import sketches
 from edgepack.tasks.arrays import Singles
 from tests.graphs import graph_model
 from tests.integration.fleet.applications import CAMERA_NAMES, applications_of
-from tests.integration.fleet.conftest import CAMERAS, Mosquitto, StartAgent, edgepack
+from tests.integration.fleet.conftest import CAMERAS, Mosquitto, Serve, StartAgent, edgepack
 from tests.integration.fleet.dashboard import Visitor
 from tests.simulators import warm_programs
 from tests.simulators.waiting import wait_until
@@ -105,7 +103,7 @@ class Scene:
 
 def test_a_script_leads_from_a_dark_scene_to_a_release_that_is_right_in_the_dark(
     mosquitto: Mosquitto,
-    serve: Callable[..., Any],
+    serve: Serve,
     start_agent: StartAgent,
     key_prefix: Path,
     tmp_path: Path,

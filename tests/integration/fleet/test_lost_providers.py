@@ -3,9 +3,7 @@ the fleet hears the reason, and the dashboard shows the reason in a browser. Rea
 changes of their Python environment while they run.
 """
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from playwright.sync_api import Browser, expect
 
@@ -13,7 +11,7 @@ from edgepack.bundle.archive import pack
 from edgepack.bundle.keys import load_private_key
 from edgepack.fleet.documents.rollouts import Selector
 from edgepack.wire.reports import Watched
-from tests.integration.fleet.conftest import FleetProcess, Mosquitto, StartAgent
+from tests.integration.fleet.conftest import FleetProcess, Mosquitto, Serve, StartAgent
 from tests.simulators.bundles import make_bundle
 from tests.simulators.manifests import CPU
 from tests.simulators.own_site import OwnSite
@@ -29,7 +27,7 @@ REASONS = {
 
 def test_lost_provider_and_broken_driver_are_healed_and_shown_on_the_dashboard(
     mosquitto: Mosquitto,
-    serve: Callable[..., Any],
+    serve: Serve,
     start_agent: StartAgent,
     browser: Browser,
     key_prefix: Path,

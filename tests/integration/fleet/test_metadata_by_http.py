@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from edgepack.fleet.documents.rollouts import Selector
-from tests.integration.fleet.conftest import FleetProcess, Mosquitto
+from tests.integration.fleet.conftest import Mosquitto, Serve
 from tests.integration.fleet.test_identity import running_agent
 
 RULES = """\
@@ -17,7 +17,7 @@ topic deny ep/1/default/d/cam-1/dn/meta/#
 
 
 def test_an_agent_updates_though_its_broker_withholds_all_metadata(
-    serve: Callable[..., FleetProcess], release: Callable[..., Path], tmp_path: Path
+    serve: Serve, release: Callable[..., Path], tmp_path: Path
 ) -> None:
     rules = tmp_path / "acl"
     rules.write_text(RULES)

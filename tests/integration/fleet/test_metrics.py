@@ -27,6 +27,7 @@ from tests.integration.fleet.conftest import (
     CAMERAS,
     FleetProcess,
     Mosquitto,
+    Serve,
     StartAgent,
     edgepack,
 )
@@ -132,7 +133,7 @@ class Site:
 
 def test_device_fleet_and_collector_count_the_same_and_a_wasteful_release_is_stopped(
     mosquitto: Mosquitto,
-    serve: Callable[..., FleetProcess],
+    serve: Serve,
     start_agent: StartAgent,
     release: Callable[..., Path],
     monkeypatch: pytest.MonkeyPatch,

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -19,7 +19,7 @@ import pytest
 
 from edgepack.errors import FleetError
 from edgepack.fleet import FleetClient
-from tests.integration.fleet.conftest import FleetProcess
+from tests.integration.fleet.conftest import FleetProcess, Serve
 from tests.integration.fleet.dashboard import Answer, Visitor
 from tests.simulators.ports import free_port
 from tests.simulators.waiting import wait_until
@@ -58,7 +58,7 @@ def issuer() -> Iterator[str]:
 
 
 @pytest.fixture
-def fleet(serve: Callable[..., FleetProcess], issuer: str, tmp_path: Path) -> FleetProcess:
+def fleet(serve: Serve, issuer: str, tmp_path: Path) -> FleetProcess:
     settings = tmp_path / "oidc.toml"
     port = free_port()
     (tmp_path / "secret").write_text("s3cret\n")
@@ -148,7 +148,7 @@ def test_an_id_token_is_a_bearer_of_the_api(fleet: FleetProcess, issuer: str) ->
 
 @pytest.mark.parametrize("is_dripping", [False, True], ids=["silent", "dripping"])
 def test_a_silent_provider_does_not_stop_the_api(
-    serve: Callable[..., FleetProcess], tmp_path: Path, is_dripping: bool
+    serve: Serve, tmp_path: Path, is_dripping: bool
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(61) as pool:
         stopping = threading.Event()

@@ -3,16 +3,14 @@
 Drift speaks of tokens: the folder has no tokenizer.
 """
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edgepack.agent import open_model
 from edgepack.bundle.plain_arrays import encode_arrays
 from edgepack.packager import build
-from tests.integration.fleet.conftest import CAMERAS, StartAgent
+from tests.integration.fleet.conftest import CAMERAS, Serve, StartAgent
 from tests.integration.fleet.drifting import DriftingDevice
 from tests.integration.test_encoder_decoders import FOLDERS, RECORDED, draw_sample
 
@@ -20,7 +18,7 @@ from tests.integration.test_encoder_decoders import FOLDERS, RECORDED, draw_samp
 def test_device_fetches_and_switches_the_stages_of_its_variant(
     tmp_path: Path,
     key_prefix: Path,
-    serve: Callable[..., Any],
+    serve: Serve,
     start_agent: StartAgent,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -46,7 +44,7 @@ def test_device_fetches_and_switches_the_stages_of_its_variant(
         tokens = model.run(draw_sample("t5", 3))["tokens"]
         assert tokens.tolist()[0] == RECORDED["t5"][3]
         fleet.wait_until(
-            lambda: model.run(draw_sample("t5", 0)) and device.drift() is not None,
+            lambda: bool(model.run(draw_sample("t5", 0))) and device.drift() is not None,
             "drift of texts is measured",
         )
     assert "t5: share of token group " in device.shown()

@@ -1,7 +1,7 @@
 """A fleet on a real PostgreSQL: the controller's own tests, and tests that need a server."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from edgepack.errors import FleetError
 from edgepack.fleet.database import devices, enrolment
 from edgepack.fleet.database.schema import Base
 from edgepack.fleet.database.store import Store, open_store
+from tests.integration.fleet.conftest import MakeBundle, Serve, Simulate
 from tests.integration.fleet.postgresql import PostgreSQL
 from tests.unit.fleet.test_controller import *  # noqa: F403 (the same tests, with the world below)
 from tests.unit.fleet.world import World
@@ -88,9 +89,9 @@ def test_readers_do_not_wait_for_the_writer_and_can_change_nothing(store: Store)
 
 
 def test_a_server_that_is_away_for_a_while_costs_a_rollout_nothing(
-    serve: Callable[..., Any],
-    simulation: Callable[..., Any],
-    make_bundle: Callable[..., Path],
+    serve: Serve,
+    simulation: Simulate,
+    make_bundle: MakeBundle,
     mosquitto: Any,
     postgresql: PostgreSQL,
     url: str,

@@ -1,7 +1,6 @@
 """Releases on a running fleet: view of a stock TUF client, and signatures of publishers."""
 
 import urllib.request
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.cli import cli
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands.keys import keys
-from tests.integration.fleet.conftest import FleetProcess, edgepack
+from tests.integration.fleet.conftest import FleetProcess, MakeBundle, Serve, edgepack
 from tests.simulators import web_ways
 from tests.simulators.certificates import issue, make_authority
 
@@ -35,7 +34,7 @@ def stock_client(fleet: FleetProcess, folder: Path) -> Updater:
 
 
 def test_a_stock_client_finds_what_is_released_and_not_what_is_withdrawn(
-    serve: Callable[..., FleetProcess], make_bundle: Callable[..., Path], tmp_path: Path
+    serve: Serve, make_bundle: MakeBundle, tmp_path: Path
 ) -> None:
     fleet = serve()
     client = FleetClient(fleet.url, data=fleet.data)
@@ -68,7 +67,7 @@ def test_a_stock_client_finds_what_is_released_and_not_what_is_withdrawn(
 
 
 def test_a_publisher_signs_where_the_key_is(
-    serve: Callable[..., FleetProcess], make_bundle: Callable[..., Path], tmp_path: Path
+    serve: Serve, make_bundle: MakeBundle, tmp_path: Path
 ) -> None:
     fleet = serve()
     client = FleetClient(fleet.url, data=fleet.data)
@@ -88,7 +87,7 @@ def test_a_publisher_signs_where_the_key_is(
 
 
 def test_what_was_withdrawn_stays_withdrawn_when_the_fleet_starts_again(
-    serve: Callable[..., FleetProcess], make_bundle: Callable[..., Path]
+    serve: Serve, make_bundle: MakeBundle
 ) -> None:
     fleet = serve()
     assert edgepack(fleet, "publish", str(make_bundle())).returncode == 0
@@ -101,7 +100,7 @@ def test_what_was_withdrawn_stays_withdrawn_when_the_fleet_starts_again(
 
 
 def test_old_releases_that_nothing_needs_are_withdrawn_together(
-    serve: Callable[..., FleetProcess], make_bundle: Callable[..., Path]
+    serve: Serve, make_bundle: MakeBundle
 ) -> None:
     fleet = serve()
     for number in range(1, 4):
@@ -119,10 +118,7 @@ def test_old_releases_that_nothing_needs_are_withdrawn_together(
 
 
 def test_a_bundle_that_rests_in_a_registry_is_released_and_rolled_out_from_there(
-    serve: Callable[..., FleetProcess],
-    make_bundle: Callable[..., Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    serve: Serve, make_bundle: MakeBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if missing := web_ways.missing():
         pytest.skip(f"not installed: {', '.join(missing)}")

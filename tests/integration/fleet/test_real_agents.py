@@ -11,11 +11,9 @@ import pytest
 from edgepack.errors import FleetError
 from edgepack.fleet.documents.rollouts import RolloutSettings
 from edgepack.fleet.repository.repository import ImageRepository
-from tests.integration.fleet.conftest import CAMERAS, FleetProcess, Mosquitto, StartAgent
+from tests.integration.fleet.conftest import CAMERAS, FleetProcess, Mosquitto, Serve, StartAgent
 from tests.integration.fleet.postgresql import PostgreSQL
 from tests.simulators.newer_minor import NEW_KIND
-
-Serve = Callable[..., Any]
 
 
 def running(fleet: Any) -> dict[str, str]:

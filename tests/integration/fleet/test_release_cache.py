@@ -3,7 +3,7 @@
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -22,8 +22,10 @@ from edgepack.registry.bundles import pull
 from tests.integration.fleet.conftest import (
     SIMULATED,
     FleetProcess,
+    MakeBundle,
     Mosquitto,
-    Simulation,
+    Serve,
+    Simulate,
 )
 from tests.integration.fleet.controller_processes import ControllerProcesses, controllers
 from tests.integration.fleet.postgresql import PostgreSQL
@@ -83,8 +85,8 @@ def test_another_controller_fetches_from_a_registry_what_a_dead_one_had(
     tmp_path: Path,
     authority: Path,
     apart: ControllerProcesses,
-    simulation: Callable[..., Simulation],
-    make_bundle: Callable[..., Path],
+    simulation: Simulate,
+    make_bundle: MakeBundle,
 ) -> None:
     bundle = make_bundle(size_bytes=3_000_000)
     with registry(tmp_path, tls=str(authority)) as server:
@@ -111,10 +113,7 @@ def test_another_controller_fetches_from_a_registry_what_a_dead_one_had(
 
 
 def test_altered_bytes_are_refused_and_named_while_other_releases_go_on(
-    tmp_path: Path,
-    apart: ControllerProcesses,
-    simulation: Callable[..., Simulation],
-    make_bundle: Callable[..., Path],
+    tmp_path: Path, apart: ControllerProcesses, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
     root = tmp_path / "files"
     root.mkdir()
@@ -155,10 +154,7 @@ def test_altered_bytes_are_refused_and_named_while_other_releases_go_on(
 
 
 def test_a_release_that_was_published_as_a_file_is_named_with_what_to_do(
-    tmp_path: Path,
-    apart: ControllerProcesses,
-    simulation: Callable[..., Simulation],
-    make_bundle: Callable[..., Path],
+    tmp_path: Path, apart: ControllerProcesses, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
     bundle = make_bundle()
     first = apart.start(*own(tmp_path / "one"))
@@ -198,7 +194,7 @@ def web(tmp_path: Path) -> Iterator[tuple[Path, str]]:
 def test_nothing_else_than_what_was_recorded_gets_into_the_folder(
     tmp_path: Path,
     web: tuple[Path, str],
-    make_bundle: Callable[..., Path],
+    make_bundle: MakeBundle,
     key_prefix: Path,
     what: str,
     said: str,
@@ -261,10 +257,7 @@ def test_a_source_that_is_none_or_may_hold_a_secret_is_not_kept(source: str) -> 
 
 
 def test_sources_that_hang_do_not_stop_fetching_from_others(
-    tmp_path: Path,
-    serve: Callable[..., FleetProcess],
-    simulation: Callable[..., Simulation],
-    make_bundle: Callable[..., Path],
+    tmp_path: Path, serve: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
     let_go = threading.Event()
     bundles = [make_bundle(f"{number}.0.0", number) for number in range(1, 5)]

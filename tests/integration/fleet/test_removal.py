@@ -5,7 +5,6 @@ import signal
 import sqlite3
 import ssl
 import threading
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,9 @@ from edgepack.agent.config import read_config
 from edgepack.errors import FleetError
 from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.wire import topics
-from tests.integration.fleet.conftest import TlsBroker, edgepack
+from tests.integration.fleet.conftest import Serve, TlsBroker, edgepack
 from tests.simulators import warm_programs
 
-Serve = Callable[..., Any]
 WILL = b'{"v":1,"online":false,"at":1}'
 """What a device may say without a signature."""
 

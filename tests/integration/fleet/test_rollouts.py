@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,7 @@ import pytest
 
 from edgepack.errors import FleetError
 from edgepack.fleet.documents.rollouts import RolloutSettings
-from tests.integration.fleet.conftest import on_all
-
-Serve = Callable[..., Any]
-Simulate = Callable[..., Any]
-MakeBundle = Callable[..., Path]
+from tests.integration.fleet.conftest import MakeBundle, Serve, Simulate, on_all
 
 
 @on_all
@@ -27,10 +22,10 @@ def test_two_waves_complete_and_every_device_commits(
     view = fleet.wait_for(name, "FINISHED")
     assert view.counts == {"COMMITTED": 6}
     assert view.because == "6 of 6 devices committed, 0 failed or stayed silent"
-    first = [part.decided_at for part in view.assignments if part.wave == 1]
-    second = [part.offered_at for part in view.assignments if part.wave == 2]
+    first = [part.decided_at or 0.0 for part in view.assignments if part.wave == 1]
+    second = [part.offered_at or 0.0 for part in view.assignments if part.wave == 2]
     assert len(first) == 2
-    assert max(first) <= min(second), "the second wave waits for the first"
+    assert 0.0 < max(first) <= min(second), "the second wave waits for the first"
 
 
 @on_all
@@ -189,7 +184,7 @@ def test_an_embedded_broker_that_dies_is_started_again_and_the_rollout_goes_on(
     simulation(fleet, count=3)
     name = fleet.roll_out(make_bundle(size_bytes=2_000_000), waves="1,100%", soak_s=1.0)
     fleet.wait_until(lambda: fleet.rollout(name).wave >= 1, "it is under way")
-    for child in children_of(fleet.process.pid):
+    for child in children_of(fleet.pid):
         os.kill(child, signal.SIGKILL)
     assert fleet.wait_for(name, "FINISHED").counts == {"COMMITTED": 3}
 

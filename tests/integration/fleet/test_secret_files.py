@@ -1,14 +1,13 @@
 """Files with secrets are their owner's alone, even in a folder that was there before."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
-from tests.integration.fleet.conftest import FleetProcess, TlsBroker
+from tests.integration.fleet.conftest import Serve, TlsBroker
 
 
 def test_the_database_in_a_folder_that_existed_is_the_owners_alone(
-    serve: Callable[..., FleetProcess], tmp_path: Path
+    serve: Serve, tmp_path: Path
 ) -> None:
     folder = tmp_path / "fleet"
     folder.mkdir(mode=0o755)
@@ -25,7 +24,7 @@ def test_the_database_in_a_folder_that_existed_is_the_owners_alone(
 
 
 def test_secrets_that_others_could_read_are_closed_to_them_at_the_start(
-    tls_broker: TlsBroker, serve: Callable[..., FleetProcess], tmp_path: Path
+    tls_broker: TlsBroker, serve: Serve, tmp_path: Path
 ) -> None:
     fleet = serve("--broker", tls_broker.url)
     fleet.stop()

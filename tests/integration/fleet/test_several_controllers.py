@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from edgepack.fleet.documents.rollouts import RolloutView
 from edgepack.wire import topics
 from edgepack.wire.messages import decode, encode
 from edgepack.wire.orders import Desired
-from tests.integration.fleet.conftest import FleetProcess, Simulation
+from tests.integration.fleet.conftest import FleetProcess, MakeBundle, Serve, Simulate
 from tests.integration.fleet.controller_processes import ControllerProcesses, controllers
 from tests.integration.fleet.postgresql import PostgreSQL
 from tests.simulators import warm_programs
@@ -137,8 +137,8 @@ def test_a_rollout_is_finished_though_whoever_leads_is_killed_again_and_again(
     place: Place,
     processes: ControllerProcesses,
     listener: Listener,
-    simulation: Callable[..., Simulation],
-    make_bundle: Callable[..., Path],
+    simulation: Simulate,
+    make_bundle: MakeBundle,
 ) -> None:
     names = [processes.start() for _ in range(2)]
     fleet = processes.fleets[names[0]]
@@ -170,8 +170,8 @@ def test_a_rollout_is_finished_though_whoever_leads_is_killed_again_and_again(
 def test_a_leader_that_hangs_and_wakes_up_says_and_writes_nothing(
     processes: ControllerProcesses,
     listener: Listener,
-    simulation: Callable[..., Simulation],
-    make_bundle: Callable[..., Path],
+    simulation: Simulate,
+    make_bundle: MakeBundle,
 ) -> None:
     first, second = (processes.start("--lease", "4") for _ in range(2))
     assert processes.leader == first
@@ -221,9 +221,7 @@ def test_telemetry_is_shared_by_the_controllers_and_each_window_counts_once(
     assert min(heard()) > 0
 
 
-def test_a_second_controller_on_an_sqlite_is_refused(
-    serve: Callable[..., FleetProcess], tmp_path: Path
-) -> None:
+def test_a_second_controller_on_an_sqlite_is_refused(serve: Serve, tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'shared.db'}"
     serve("--database", database)
     done = warm_programs.run(

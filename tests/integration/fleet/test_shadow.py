@@ -4,9 +4,8 @@ broker.
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +26,7 @@ from tests.integration.fleet.conftest import (
     CAMERAS,
     FleetProcess,
     Mosquitto,
+    Serve,
     StartAgent,
     edgepack,
 )
@@ -61,7 +61,7 @@ def shadow_of(fleet: FleetProcess, rollout: str) -> GateView:
 
 def test_a_release_that_comes_to_something_else_than_the_one_before_is_rolled_back(
     mosquitto: Mosquitto,
-    serve: Callable[..., Any],
+    serve: Serve,
     start_agent: StartAgent,
     applications: Applications,
     key_prefix: Path,

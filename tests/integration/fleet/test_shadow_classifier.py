@@ -2,9 +2,8 @@
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -20,7 +19,7 @@ from tests.integration.fleet.applications import (
     applications_of,
     start_cameras,
 )
-from tests.integration.fleet.conftest import CAMERAS, Mosquitto, StartAgent
+from tests.integration.fleet.conftest import CAMERAS, Mosquitto, Serve, StartAgent
 from tests.simulators.building import build_archive
 from tests.simulators.waiting import wait_until
 
@@ -89,7 +88,7 @@ def applications(monkeypatch: pytest.MonkeyPatch) -> Iterator[Applications]:
 
 def test_classifier_that_is_right_on_golden_samples_and_wrong_on_real_inputs_never_answers(
     mosquitto: Mosquitto,
-    serve: Callable[..., Any],
+    serve: Serve,
     start_agent: StartAgent,
     applications: Applications,
     key_prefix: Path,

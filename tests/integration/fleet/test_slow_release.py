@@ -4,7 +4,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +25,7 @@ from tests.integration.fleet.conftest import (
     CAMERAS,
     FleetProcess,
     Mosquitto,
+    Serve,
     StartAgent,
     edgepack,
 )
@@ -117,7 +117,7 @@ Known = Callable[[], FleetProcess]
 @pytest.fixture
 def known(
     mosquitto: Mosquitto,
-    serve: Callable[..., Any],
+    serve: Serve,
     start_agent: StartAgent,
     applications: Applications,
     archive: MakeArchive,
@@ -195,7 +195,7 @@ def test_a_good_release_reaches_all_others_when_one_odd_device_measured_a_slowdo
 
 def test_a_wave_that_measured_too_little_waits_for_a_person_and_says_so(
     mosquitto: Mosquitto,
-    serve: Callable[..., Any],
+    serve: Serve,
     start_agent: StartAgent,
     archive: MakeArchive,
     tmp_path: Path,

@@ -2,9 +2,8 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +23,7 @@ from tests.integration.fleet.conftest import (
     CAMERAS,
     FleetProcess,
     Mosquitto,
+    Serve,
     StartAgent,
     edgepack,
 )
@@ -48,7 +48,7 @@ def applications(monkeypatch: pytest.MonkeyPatch) -> Iterator[Applications]:
 
 def test_release_with_slow_first_tokens_is_stopped_by_the_gate(
     mosquitto: Mosquitto,
-    serve: Callable[..., Any],
+    serve: Serve,
     start_agent: StartAgent,
     applications: Applications,
     key_prefix: Path,

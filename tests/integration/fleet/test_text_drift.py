@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edgepack.agent import Model, open_model
-from tests.integration.fleet.conftest import Mosquitto, StartAgent
+from tests.integration.fleet.conftest import Mosquitto, Serve, StartAgent
 from tests.integration.fleet.drifting import DriftingDevice
 from tests.simulators import warm_programs
 
@@ -39,7 +39,7 @@ def other_prompts() -> Iterator[Any]:
 
 def test_texts_of_another_kind_are_shown_as_drift_on_the_device_and_in_the_fleet(
     mosquitto: Mosquitto,
-    serve: Callable[..., Any],
+    serve: Serve,
     start_agent: StartAgent,
     key_prefix: Path,
     tmp_path: Path,

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import CompletedProcess, run
@@ -23,7 +23,7 @@ from edgepack.wire.messages import encode
 from edgepack.wire.orders import Desired
 from edgepack.wire.reports import Reported
 from edgepack.wire.signed import is_signed_by, read_batch
-from tests.integration.fleet.conftest import FleetProcess, edgepack
+from tests.integration.fleet.conftest import MakeBundle, Serve, edgepack
 from tests.integration.fleet.test_publishing import stock_client
 from tests.simulators.tokens import CONFIG_VARIABLE, MODULE, PIN, make_token, start_tokens
 
@@ -68,7 +68,7 @@ def init(data: Path) -> None:
 
 
 def test_all_roles_sign_inside_tokens_and_a_stock_client_believes_them(
-    serve: Callable[..., FleetProcess], make_bundle: Callable[..., Path], tmp_path: Path
+    serve: Serve, make_bundle: MakeBundle, tmp_path: Path
 ) -> None:
     init(tmp_path / "fleet")
     offline = tmp_path / "fleet/tuf/offline"
@@ -132,7 +132,7 @@ def test_a_device_signs_its_reports_inside_a_token(tmp_path: Path) -> None:
 
 
 def test_a_publisher_signs_with_a_key_in_a_token(
-    serve: Callable[..., FleetProcess], make_bundle: Callable[..., Path], tmp_path: Path
+    serve: Serve, make_bundle: MakeBundle, tmp_path: Path
 ) -> None:
     fleet, key = serve(), uri("vision")
     added = command(
@@ -159,10 +159,7 @@ def test_a_publisher_signs_with_a_key_in_a_token(
 
 
 def test_a_fleet_serves_on_where_the_token_of_a_publisher_does_not_open(
-    serve: Callable[..., FleetProcess],
-    make_bundle: Callable[..., Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    serve: Serve, make_bundle: MakeBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = uri("publisher")
     made = command("fleet", "init", "--publisher-key", key, "--data", str(tmp_path / "fleet"))

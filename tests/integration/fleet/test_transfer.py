@@ -2,20 +2,15 @@
 
 import getpass
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.fleet.conftest import FleetProcess, Mosquitto, Simulation
+from tests.integration.fleet.conftest import FleetProcess, MakeBundle, Mosquitto, Serve, Simulate
 
 SIZE_BYTES = 6_000_000
 LASTING = ("persistence true", "autosave_interval 1")
-
-Serve = Callable[..., FleetProcess]
-Simulate = Callable[..., Simulation]
-MakeBundle = Callable[..., Path]
 
 
 def sent_bytes(fleet: FleetProcess) -> int:

@@ -6,7 +6,7 @@ as a device's own inputs may do. Other applications die, hang, or have a bit fli
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.integration.fleet.conftest import (
     CAMERAS,
     FleetProcess,
     Mosquitto,
+    Serve,
     StartAgent,
     edgepack,
 )
@@ -59,14 +60,14 @@ def watch_of(fleet: FleetProcess, device: str) -> Watched:
 
 def test_release_that_goes_wrong_after_the_commit_is_left_and_the_fleet_shows_the_reason(
     mosquitto: Mosquitto,
-    serve: Callable[..., Any],
+    serve: Serve,
     start_agent: StartAgent,
     applications: Applications,
     browser: Browser,
     key_prefix: Path,
     tmp_path: Path,
 ) -> None:
-    fleet = serve("--broker", mosquitto.url)
+    fleet: Any = serve("--broker", mosquitto.url)
     for device in DEVICES:
         place = tmp_path / device
         fleet.client.enroll(device, group="cameras", folder=place, state_dir=place / "state")

@@ -11,17 +11,14 @@ from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.fleet.broker.settings.write import write_broker_folder
 from edgepack.fleet.data_folder import DataFolder
 from edgepack.web.websocket import WebSocketError
-from tests.integration.fleet.conftest import CAMERAS, FleetProcess, StartAgent
+from tests.integration.fleet.conftest import CAMERAS, Serve, StartAgent
 from tests.simulators import web_ways
 from tests.simulators.certificates import issue, make_authority
 from tests.simulators.web_ways import Ejabberd, Nginx, tinyproxy
 
 
 def test_a_rollout_goes_through_websockets_and_a_proxy(
-    tmp_path: Path,
-    serve: Callable[..., FleetProcess],
-    start_agent: StartAgent,
-    release: Callable[..., Path],
+    tmp_path: Path, serve: Serve, start_agent: StartAgent, release: Callable[..., Path]
 ) -> None:
     if missing := web_ways.missing():
         pytest.skip(f"not installed: {', '.join(missing)}")
@@ -67,10 +64,7 @@ location /mqtt {{
 
 
 def test_by_wss_controller_and_devices_show_certificates_and_nobody_gets_in_without(
-    tmp_path: Path,
-    serve: Callable[..., FleetProcess],
-    start_agent: StartAgent,
-    release: Callable[..., Path],
+    tmp_path: Path, serve: Serve, start_agent: StartAgent, release: Callable[..., Path]
 ) -> None:
     """The web server before the broker requires certificates of the fleet's authority."""
     if missing := web_ways.missing():

@@ -10,13 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edgepack.errors import FleetError
 from edgepack.fleet import FleetClient
-from tests.integration.fleet.conftest import FleetProcess, edgepack
+from tests.integration.fleet.conftest import MakeBundle, Serve, Simulate, edgepack
 from tests.simulators.ports import free_port
 from tests.simulators.waiting import wait_until
 
@@ -80,10 +79,7 @@ def is_signed(secret: str, headers: dict[str, str], body: bytes) -> bool:
 
 
 def test_what_happens_to_a_rollout_is_told_signed_and_again_until_it_is_taken(
-    serve: Callable[..., FleetProcess],
-    simulation: Callable[..., Any],
-    make_bundle: Callable[..., Path],
-    receiver: Receiver,
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle, receiver: Receiver
 ) -> None:
     fleet = serve()
     secret = fleet.client.add_webhook("chat", receiver.url, is_unsafe=True).secret
@@ -119,7 +115,7 @@ def test_what_happens_to_a_rollout_is_told_signed_and_again_until_it_is_taken(
 
 
 def test_a_receiver_that_is_gone_for_good_is_shown_and_one_removed_hears_no_more(
-    serve: Callable[..., FleetProcess], receiver: Receiver, tmp_path: Path
+    serve: Serve, receiver: Receiver, tmp_path: Path
 ) -> None:
     fleet = serve()
     gone = f"http://127.0.0.1:{free_port()}/"
@@ -156,9 +152,7 @@ def test_a_receiver_that_is_gone_for_good_is_shown_and_one_removed_hears_no_more
     assert len(receiver.taken) == heard
 
 
-def test_only_an_admin_has_messages_sent_and_not_into_a_private_network(
-    serve: Callable[..., FleetProcess],
-) -> None:
+def test_only_an_admin_has_messages_sent_and_not_into_a_private_network(serve: Serve) -> None:
     fleet = serve()
     for url, problem in (
         ("http://hooks.example/", "without TLS can be read"),
