@@ -13,8 +13,8 @@ import onnxruntime
 
 from benchmarks.packager.timing import TIMED_SAMPLES, medians_in_turn_ms
 from benchmarks.tasks import load_task
-from benchmarks.tasks.float_model import open_float_model
-from benchmarks.tasks.task import Array, Feeds, Run
+from benchmarks.tasks.float_model import open_float_model, open_on_cpu
+from benchmarks.tasks.task import Run
 
 TIMED_S = 5.0
 """Of timing, as long as it takes to see a median among other programs; less with `--quick`."""
@@ -64,16 +64,9 @@ def open_for_score(model: Path, *, for_npu: bool) -> Run:
             without VNNI, and on no NPU.
     """
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
     if for_npu:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-
-    def run(feeds: Feeds) -> dict[str, Array]:
-        return dict(zip(names, session.run(None, feeds), strict=True))
-
-    return run
+    return open_on_cpu(model, options)
 
 
 def main() -> None:

@@ -12,6 +12,11 @@ def open_float_model(model: Path) -> Run:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
+    return open_on_cpu(model, options)
+
+
+def open_on_cpu(model: Path | bytes, options: onnxruntime.SessionOptions) -> Run:
+    """Load a model, or the content of its file, on ONNX Runtime's CPU provider."""
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]

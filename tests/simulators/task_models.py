@@ -16,7 +16,8 @@ import onnxruntime
 
 from benchmarks.task_kinds.examples import EXAMPLES
 from benchmarks.task_kinds.kind import TaskModel
-from benchmarks.tasks.task import Array, Feeds, Run
+from benchmarks.tasks.float_model import open_on_cpu
+from benchmarks.tasks.task import Run
 
 NAMES = tuple(EXAMPLES)
 
@@ -33,13 +34,7 @@ def open_run(model: Path | onnx.ModelProto) -> Run:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.add_session_config_entry("session.disable_quant_qdq", "1")
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-
-    def run(feeds: Feeds) -> dict[str, Array]:
-        return dict(zip(names, session.run(None, feeds), strict=True))
-
-    return run
+    return open_on_cpu(content, options)
 
 
 @cache
