@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol, TypeVar, cast
 
 from tuf.api import exceptions
-from tuf.api.metadata import TargetFile, Targets
+from tuf.api.metadata import MetaFile, TargetFile, Targets
 from tuf.ngclient._internal.trusted_metadata_set import TrustedMetadataSet
 from tuf.ngclient.config import EnvelopeType
 
@@ -45,13 +45,6 @@ class Cache(Protocol):
         """Store a file durably; raise `OSError` on failure."""
 
 
-class Limits(Protocol):
-    """Limits on the size of a role's metadata, bytes."""
-
-    def __call__(self, role: str) -> int:
-        """Return the limit of a role, bytes."""
-
-
 class TrustedRepository:
     """Repository with its accepted metadata.
 
@@ -59,21 +52,13 @@ class TrustedRepository:
         root: Root metadata that is trusted from the start.
         cache: Where accepted metadata is kept.
         wall: Clock, seconds since the epoch.
-        max_bytes: Longest metadata of a role.
 
     Raises:
         TrustError: The root is none.
     """
 
-    def __init__(
-        self,
-        root: bytes,
-        cache: Cache,
-        *,
-        wall: Callable[[], float],
-        max_bytes: Limits = lambda _role: MAX_METADATA_BYTES,
-    ) -> None:
-        self._root, self._cache, self._wall, self._max_bytes = root, cache, wall, max_bytes
+    def __init__(self, root: bytes, cache: Cache, *, wall: Callable[[], float]) -> None:
+        self._root, self._cache, self._wall = root, cache, wall
         self._floor = 0.0
         self._is_whole = False
         self._set = self._begin()
@@ -206,7 +191,7 @@ class TrustedRepository:
             kept = self._cache.load(name)
             if kept is not None and self._is_accepted(self._set.update_root, kept):
                 continue
-            content = fetch(ROOT, version, self._max_bytes(ROOT))
+            content = fetch(ROOT, version, MAX_METADATA_BYTES)
             if content is None:
                 return
             self._accept(ROOT, partial(self._set.update_root, content))
@@ -218,7 +203,7 @@ class TrustedRepository:
         if kept is not None:
             self._is_accepted(self._set.update_timestamp, kept)
             self._note_timestamp()
-        content = fetch(TIMESTAMP, None, self._max_bytes(TIMESTAMP))
+        content = fetch(TIMESTAMP, None, MAX_METADATA_BYTES)
         if content is None:
             if TIMESTAMP not in self._set:
                 raise TrustError("there is no timestamp yet")
@@ -245,8 +230,7 @@ class TrustedRepository:
         self._check_fresh(TIMESTAMP)
         meta = self._set.timestamp.snapshot_meta
         version = meta.version if self._set.root.consistent_snapshot else None
-        longest = self._max_bytes(SNAPSHOT)
-        content = fetch(SNAPSHOT, version, min(meta.length or longest, longest))
+        content = fetch(SNAPSHOT, version, _longest(meta))
         if content is None:
             raise _missing(SNAPSHOT, meta.version)
         self._accept(SNAPSHOT, lambda: self._set.update_snapshot(content))
@@ -267,8 +251,7 @@ class TrustedRepository:
             return self._load_targets(role, delegator, fetch)
         self._check_fresh(SNAPSHOT)
         version = meta.version if self._set.root.consistent_snapshot else None
-        longest = self._max_bytes(role)
-        content = fetch(role, version, min(meta.length or longest, longest))
+        content = fetch(role, version, _longest(meta))
         if content is None:
             if kept is not None and self._is_expired(kept, role, delegator):
                 raise _ExpiredError(f"metadata of {role!r} has expired")
@@ -325,6 +308,11 @@ class _ExpiredError(TrustError):
 
 class _KnownAlreadyError(Exception):
     """A timestamp of the version that is known."""
+
+
+def _longest(meta: MetaFile) -> int:
+    """Return the bytes that a file may have."""
+    return min(meta.length or MAX_METADATA_BYTES, MAX_METADATA_BYTES)
 
 
 def _missing(role: str, version: int) -> TrustError:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.state.state_file import Write, read_regular, remove
+from edgepack.agent.state.state_file import read_regular, remove
 from edgepack.durable import is_disk_fault, write_file
 from edgepack.errors import DeviceError
 from edgepack.versions import Format, NewerVersionError, Version
@@ -28,7 +28,7 @@ class KeyPlace(msgspec.Struct, frozen=True, kw_only=True):
 KEY_PLACE = Format("place of the decryption key", KeyPlace, Version(1, 0))
 
 
-def write_key_file(state_dir: Path, key_file: str, *, write: Write = write_file) -> None:
+def write_key_file(state_dir: Path, key_file: str) -> None:
     """Note where the key lies, once; "" where the device has none.
 
     Raises:
@@ -47,7 +47,7 @@ def write_key_file(state_dir: Path, key_file: str, *, write: Write = write_file)
         remove(path)  # No regular file.
         is_known = False
     if not is_known:
-        write(path, content)
+        write_file(path, content)
 
 
 def read_key_file(state_dir: Path) -> str:

@@ -9,7 +9,7 @@ starting.
 import logging
 from pathlib import Path
 
-from edgepack.agent.state.state_file import Write, put_aside, read_regular
+from edgepack.agent.state.state_file import put_aside, read_regular
 from edgepack.durable import is_disk_fault, write_file
 
 log = logging.getLogger(__name__)
@@ -23,12 +23,10 @@ class MetadataCache:
 
     Args:
         state_dir: The agent's state folder; must exist.
-        write: Writes a small file durably.
     """
 
-    def __init__(self, state_dir: Path, *, write: Write = write_file) -> None:
+    def __init__(self, state_dir: Path) -> None:
         self._folder = state_dir / TRUST_FOLDER
-        self._write = write
 
     def load(self, name: str) -> bytes | None:
         """Return a file; None if missing or damaged, so that the file is fetched again.
@@ -57,4 +55,4 @@ class MetadataCache:
         path = self._folder / name
         if path.is_dir() and not path.is_symlink():
             put_aside(path)
-        self._write(path, content)
+        write_file(path, content)

@@ -7,8 +7,7 @@ from typing import Literal
 import msgspec
 
 from edgepack.agent.state.captured import CaptureSettings, SealedRequest
-from edgepack.agent.state.state_file import StateFile, Write
-from edgepack.durable import write_file
+from edgepack.agent.state.state_file import StateFile
 from edgepack.versions import Format, Version
 from edgepack.wire.orders import CaptureOrder
 
@@ -77,6 +76,6 @@ class Uploads(msgspec.Struct, frozen=True, kw_only=True):
 UPLOADS = Format("requests for samples", Uploads, Version(1, 0))
 
 
-def uploads_file(state_dir: Path, *, write: Write = write_file) -> StateFile[Uploads]:
+def uploads_file(state_dir: Path) -> StateFile[Uploads]:
     """Return the file in the state folder."""
-    return StateFile(state_dir / UPLOADS_FILE, UPLOADS, write=write)
+    return StateFile(state_dir / UPLOADS_FILE, UPLOADS)

@@ -12,7 +12,6 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import msgspec
@@ -26,10 +25,9 @@ from edgepack.fleet.database.audit import Entry
 from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
 from edgepack.fleet.database.store import DatabaseAwayError, Store
 from edgepack.fleet.documents.audit import Action
-from edgepack.fleet.releases.fetching import LIMITS, Wanted, fetch_release, wanted_of
+from edgepack.fleet.releases.fetching import Wanted, fetch_release, wanted_of
 from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.halt import HaltedError
-from edgepack.web.deadline import WaitLimits
 from edgepack.web.urls import shown_url
 
 log = logging.getLogger(__name__)
@@ -69,22 +67,10 @@ class ReleaseCache:
         folder: Where releases lie.
         trust: Keys with valid signatures.
         name: This controller's.
-        clock: Monotonic, seconds.
-        limits: Of the waits on each source.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        folder: ReleaseFolder,
-        trust: TrustPolicy,
-        name: str,
-        clock: Callable[[], float] = time.monotonic,
-        limits: WaitLimits = LIMITS,
-    ) -> None:
+    def __init__(self, store: Store, folder: ReleaseFolder, trust: TrustPolicy, name: str) -> None:
         self._store, self._folder, self._trust, self._name = store, folder, trust, name
-        self._clock = clock
-        self._limits = limits
         self._asked: dict[str, None] = {}
         self._troubles: dict[str, _Trouble] = {}
         self._disk_fault = ""
@@ -157,7 +143,7 @@ class ReleaseCache:
 
     def check_next(self) -> None:
         """Read the release with the oldest check, if a check is due, and what was set aside."""
-        now, here = self._clock(), self._folder.list_here()
+        now, here = time.monotonic(), self._folder.list_here()
         self._checked_at = {digest: at for digest, at in self._checked_at.items() if digest in here}
         due = {digest: self._checked_at.get(digest, now - CHECK_S) for digest in here}
         digest = min(due, key=due.__getitem__, default="")
@@ -225,7 +211,7 @@ class ReleaseCache:
         before = self._troubles.get(wanted.digest)
         if before is not None and before.source != wanted.source:
             before = None
-        if self._stopping.is_set() or (before is not None and self._clock() < before.next_at):
+        if self._stopping.is_set() or (before is not None and time.monotonic() < before.next_at):
             return False
         host = urlsplit(wanted.source).netloc.lower()
         with self._freed:
@@ -256,7 +242,7 @@ class ReleaseCache:
         if self._folder.has(wanted.digest):
             return
         try:
-            fetch_release(wanted, self._folder, self._trust, self._stopping.is_set, self._limits)
+            fetch_release(wanted, self._folder, self._trust, self._stopping.is_set)
         except (EdgepackError, OSError) as error:
             if not self._stopping.is_set():
                 self._note_failed(wanted, before, error)
@@ -280,7 +266,7 @@ class ReleaseCache:
             said=said,
             source=wanted.source,
             pause_s=pause_s,
-            next_at=self._clock() + pause_s * random.uniform(0.5, 1.0),
+            next_at=time.monotonic() + pause_s * random.uniform(0.5, 1.0),
         )
         log.warning("bundle=%s not fetched because=%s", wanted.digest, why)
         if before is None or before.said != said:
