@@ -15,14 +15,48 @@ from edgepack.bundle.manifest import (
     Manifest,
     Variant,
 )
-from edgepack.bundle.origin_words import describe_origin
-from edgepack.bundle.provenance import read_documents, read_origin
+from edgepack.bundle.provenance import (
+    PROFILE_ROLE,
+    BillOfMaterials,
+    Origin,
+    Provenance,
+    read_documents,
+    read_origin,
+)
 from edgepack.bundle.verify import VerifiedBundle, verify_archive, verify_folder
 from edgepack.errors import BundleError
 from edgepack.json_text import json_text
 from edgepack.tasks.description import ModelDescription
 from edgepack.tasks.inputs import PictureInput
 from edgepack.text import counted, printable, printable_lines
+
+_SHORT = 12
+_NOT_SAID = "not said"
+
+
+def describe_origin(origin: Origin) -> Iterator[str]:
+    """Yield lines for a terminal; none of a bundle that has neither document."""
+    if origin.provenance is not None:
+        yield from map(printable, _provenance(origin.provenance))
+    if origin.bill is not None:
+        yield from map(printable, _bill(origin.bill))
+
+
+def _provenance(provenance: Provenance) -> Iterator[str]:
+    yield f"built by:      {provenance.builder_id}"
+    made_of = ", ".join(
+        f"{each.name} {each.sha256[:_SHORT]}"
+        for each in provenance.dependencies
+        if each.role != PROFILE_ROLE
+    )
+    yield f"built from:    {made_of}"
+
+
+def _bill(bill: BillOfMaterials) -> Iterator[str]:
+    yield f"license:       {bill.license or _NOT_SAID}"
+    yield f"producer:      {bill.producer or _NOT_SAID}"
+    yield f"data sets:     {', '.join(bill.datasets) or _NOT_SAID}"
+
 
 _bundle = click.argument("bundle", type=click.Path(path_type=Path))
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from edgepack.fleet.commands import show
+from edgepack.fleet.commands.devices import device_panel
 from edgepack.fleet.commands.latency import latency_table
 from edgepack.fleet.commands.preview import preview_panel, rollback_panel
 from edgepack.fleet.commands.printing import LogFormatter, print_result
-from edgepack.fleet.commands.show_device import device_panel
 from edgepack.fleet.database import inventory
 from edgepack.fleet.documents.devices import DeviceDetails
 from edgepack.fleet.documents.fleet import EventView, FleetInfo

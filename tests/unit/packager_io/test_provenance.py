@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from in_toto_attestation.v1.statement import Statement
 
-from edgepack.bundle.origin_words import describe_origin
+from edgepack.bundle.cli import describe_origin
 from edgepack.bundle.provenance import BILL_FILE, PROVENANCE_FILE, read_origin
 from edgepack.errors import BundleError
 from edgepack.packager.config.about import AboutSection

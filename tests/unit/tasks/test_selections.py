@@ -7,7 +7,7 @@ import pytest
 from edgepack.bundle.golden import compare_outputs
 from edgepack.bundle.metadata import GoldenAgreement
 from edgepack.tasks.description import TaskOutputs
-from edgepack.tasks.selection.overlap import overlap
+from edgepack.tasks.selection.measure import overlap
 
 HALF = GoldenAgreement(part=TaskOutputs(task="selection", outputs=("boxes",)), keep=0.5)
 

@@ -9,7 +9,7 @@ import pytest
 from edgepack.tasks.arrays import Outputs, Tensor
 from edgepack.tasks.contract import Measure
 from edgepack.tasks.description import TaskOutputs
-from edgepack.tasks.embedding.neighbourhood import neighbourhood_kept
+from edgepack.tasks.embedding.measure import neighbourhood_kept
 from edgepack.tasks.plain_error import measure_error
 from edgepack.tasks.table import TASKS
 from edgepack.tasks.values.measure import explain

@@ -453,14 +453,13 @@ class AuditRow(Base):
     )
 
 
-class LatencyRow(Base):
-    """Latencies that like devices reported of a release in a period: see `latency.py`.
+class _Latency:
+    """Columns of latencies that like devices reported of a release in a period: see `latency.py`.
 
     `rollout` is the newest rollout of the release on these devices, 0 without a rollout; `length_s`
     and `start` are seconds, and seconds since the epoch.
     """
 
-    __tablename__ = "latency"
     rollout: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     digest: Mapped[str] = mapped_column(primary_key=True)
     device_group: Mapped[str] = mapped_column(primary_key=True)
@@ -473,6 +472,12 @@ class LatencyRow(Base):
     failures: Mapped[int] = mapped_column(LONG)
     histogram: Mapped[Histogram] = mapped_column(Encoded(Histogram))
     first_tokens: Mapped[Histogram] = mapped_column(Encoded(Histogram))
+
+
+class LatencyRow(_Latency, Base):
+    """Latencies of devices with any labels."""
+
+    __tablename__ = "latency"
     __table_args__ = (
         Index("latency_by_age", "length_s", "start"),
         Index("latency_by_release", "digest", "length_s", "start"),
@@ -488,26 +493,16 @@ class LabelSetRow(Base):
     labels: Mapped[str] = mapped_column(StoredLongText)
 
 
-class LabelledLatencyRow(Base):
-    """The same as `LatencyRow` of devices with the same labels, by hour and by day.
+class _LabelSet:
+    """`label_set` is the id of a `LabelSetRow`, 0 for undistinguished devices."""
 
-    `label_set` is the id of a `LabelSetRow`, 0 for undistinguished devices.
-    """
+    label_set: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+
+
+class LabelledLatencyRow(_LabelSet, _Latency, Base):
+    """Latencies of devices with the same labels, by hour and by day."""
 
     __tablename__ = "labelled_latency"
-    label_set: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    rollout: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    digest: Mapped[str] = mapped_column(primary_key=True)
-    device_group: Mapped[str] = mapped_column(primary_key=True)
-    hardware_class: Mapped[str] = mapped_column(primary_key=True)
-    provider: Mapped[str] = mapped_column(primary_key=True)
-    variant: Mapped[str] = mapped_column(primary_key=True)
-    is_simulator: Mapped[bool] = mapped_column(primary_key=True)
-    length_s: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    start: Mapped[int] = mapped_column(LONG, primary_key=True, autoincrement=False)
-    failures: Mapped[int] = mapped_column(LONG)
-    histogram: Mapped[Histogram] = mapped_column(Encoded(Histogram))
-    first_tokens: Mapped[Histogram] = mapped_column(Encoded(Histogram))
     __table_args__ = (Index("labelled_latency_by_age", "length_s", "start"),)
 
 

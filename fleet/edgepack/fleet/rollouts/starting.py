@@ -7,7 +7,8 @@ after a time without progress (`steps.py`).
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 from sqlalchemy import select
@@ -15,19 +16,58 @@ from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
 from edgepack.fleet.database import assignments, audit, unsent
+from edgepack.fleet.database.assignments import StateChange
 from edgepack.fleet.database.audit import CONTROLLER
 from edgepack.fleet.database.candidates import Asked, Candidate, select_candidates
 from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
 from edgepack.fleet.database.store import Store
 from edgepack.fleet.documents.rollouts import RolloutRequest
-from edgepack.fleet.rollouts import counting, execution, membership
+from edgepack.fleet.rollouts import counting, execution, judgement, membership
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.preview import judge, open_rollouts, refuse
 from edgepack.fleet.rollouts.settings import check_settings
-from edgepack.fleet.rollouts.supersede import take_over
 from edgepack.fleet.rollouts.waves import keys_of, parse_waves
 from edgepack.text import counted
 from edgepack.wire.orders import BundleRef
+
+
+def take_over(
+    session: Session, newer: RolloutRow, from_older: Mapping[str, RolloutRow], now: float
+) -> None:
+    """Take devices out of their older rollouts, and end rollouts without remaining devices.
+
+    A device that installs the older release finishes the installation, or gets the newer order
+    first.
+
+    Args:
+        session: The transaction.
+        newer: The rollout that takes the devices over.
+        from_older: By device: its older rollout.
+        now: Seconds since the epoch.
+    """
+    older = {rollout.number: rollout for rollout in from_older.values()}
+    taken: dict[int, set[str]] = defaultdict(set)
+    for device, rollout in from_older.items():
+        taken[rollout.number].add(device)
+    name = name_of(newer.number)
+    for number, rollout in older.items():
+        states = {"WAITING", *execution.OPEN}
+        withdrawn = assignments.of_rollout(session, number, states)
+        because = f"superseded by {name}"
+        changes = [
+            StateChange(assignment, "WITHDRAWN", because, now)
+            for assignment in withdrawn
+            if assignment.device in taken[number]
+        ]
+        assignments.record(session, changes)
+        told = f"{counted(len(taken[number]), 'device')} taken over by {name}"
+        if counting.count(judgement.counts_of(session, rollout), {"WAITING", *counting.UNDECIDED}):
+            rollout.because, rollout.changed_at = told, now
+            numbers: execution.Numbers = {"devices": len(taken[number])}
+            execution.note_act(session, rollout, "rollout.supersede", told, numbers, now)
+        else:
+            execution.change(session, rollout, "supersede", f"{because}: {told}", now)
+
 
 PAUSE_S = 0.02
 """Between two pieces: whoever waits to write comes first."""
