@@ -2,15 +2,16 @@
 
 import contextlib
 import socket
-import threading
 from collections.abc import Callable
+
+from tests.simulators.loopback import LoopbackServer
 
 Answer = Callable[[bytes], bytes]
 """Gives what is answered to a request, its head and body."""
 
 
-class AnyAnswer:
-    """Listens as long as the process lives, or until `close`.
+class AnyAnswer(LoopbackServer):
+    """Answers each connection once.
 
     Attributes:
         answer: The answer; may be changed at any time.
@@ -20,20 +21,7 @@ class AnyAnswer:
     def __init__(self, answer: Answer, host: str = "127.0.0.1") -> None:
         self.answer = answer
         self.requests: list[bytes] = []
-        self._listener = socket.create_server((host, 0), backlog=64)
-        self.port = self._listener.getsockname()[1]
-        self.url = f"http://{host}:{self.port}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                opened, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(opened,), daemon=True).start()
+        super().__init__(host)
 
     def _serve(self, opened: socket.socket) -> None:
         with opened, contextlib.suppress(OSError):

@@ -6,12 +6,14 @@ import threading
 from collections.abc import Callable
 from typing import Literal
 
+from tests.simulators.loopback import LoopbackServer
+
 Way = Literal["drip", "hang", "hang halfway", "flood", "close", "late"]
 WAYS: tuple[Way, ...] = ("drip", "hang", "hang halfway", "flood")
 DRIP_S = 0.2
 
 
-class HostilePeer:
+class HostilePeer(LoopbackServer):
     """Listens until `close`, which ends its connections.
 
     Args:
@@ -32,21 +34,11 @@ class HostilePeer:
         self.cut = 0
         self.asked = threading.Event()
         self._closing = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.port = self._listener.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
     def close(self) -> None:
         self._closing.set()
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                opened, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(opened,), daemon=True).start()
+        super().close()
 
     def _serve(self, opened: socket.socket) -> None:
         with opened, contextlib.suppress(OSError):

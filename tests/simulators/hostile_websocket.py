@@ -3,12 +3,13 @@
 import contextlib
 import select
 import socket
-import threading
 from typing import Literal
 
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
+
+from tests.simulators.loopback import LoopbackServer
 
 Way = Literal["honest", "close with data", "hang up", "ping", "violate"]
 PING = b"\x89\x00"
@@ -18,8 +19,8 @@ MOST_PINGS_BYTES = 64 * 1024 * 1024
 """A flood of pings ends after so many bytes; what reads them all keeps an answer to each."""
 
 
-class HostileWebSocket:
-    """Listens until `close`.
+class HostileWebSocket(LoopbackServer):
+    """Relays each connection to the broker.
 
     Args:
         broker_port: Of a broker on this machine, without TLS.
@@ -37,23 +38,12 @@ class HostileWebSocket:
         self._ways = list(ways)
         self.ended_pings: list[int] = []
         self.connections = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"ws://127.0.0.1:{self._listener.getsockname()[1]}/mqtt"
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
+        self.url = f"ws://127.0.0.1:{self.port}/mqtt"
 
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                opened, _ = self._listener.accept()
-                self.connections += 1
-                way: Way = self._ways.pop(0) if self._ways else "honest"
-                threading.Thread(target=self._serve, args=(opened, way), daemon=True).start()
-
-    def _serve(self, opened: socket.socket, way: Way) -> None:
+    def _serve(self, opened: socket.socket) -> None:
+        self.connections += 1
+        way: Way = self._ways.pop(0) if self._ways else "honest"
         protocol = ServerProtocol(subprotocols=["mqtt"])  # type: ignore[list-item]
         with contextlib.suppress(OSError), opened:
             while protocol.state is State.CONNECTING:

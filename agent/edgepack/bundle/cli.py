@@ -24,55 +24,21 @@ from edgepack.bundle.provenance import (
     read_origin,
 )
 from edgepack.bundle.verify import VerifiedBundle, verify_archive, verify_folder
+from edgepack.command_options import json_option, keys_option
 from edgepack.errors import BundleError
 from edgepack.json_text import json_text
 from edgepack.tasks.description import ModelDescription
 from edgepack.tasks.inputs import PictureInput
 from edgepack.text import counted, printable, printable_lines
 
-_SHORT = 12
-_NOT_SAID = "not said"
-
-
-def describe_origin(origin: Origin) -> Iterator[str]:
-    """Yield lines for a terminal; none of a bundle that has neither document."""
-    if origin.provenance is not None:
-        yield from map(printable, _provenance(origin.provenance))
-    if origin.bill is not None:
-        yield from map(printable, _bill(origin.bill))
-
-
-def _provenance(provenance: Provenance) -> Iterator[str]:
-    yield f"built by:      {provenance.builder_id}"
-    made_of = ", ".join(
-        f"{each.name} {each.sha256[:_SHORT]}"
-        for each in provenance.dependencies
-        if each.role != PROFILE_ROLE
-    )
-    yield f"built from:    {made_of}"
-
-
-def _bill(bill: BillOfMaterials) -> Iterator[str]:
-    yield f"license:       {bill.license or _NOT_SAID}"
-    yield f"producer:      {bill.producer or _NOT_SAID}"
-    yield f"data sets:     {', '.join(bill.datasets) or _NOT_SAID}"
-
-
 _bundle = click.argument("bundle", type=click.Path(path_type=Path))
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 
 @click.command(context_settings=_HELP)
 @_bundle
-@click.option(
-    "--key",
-    "key_paths",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="Public key; the bundle is then verified too. May be given more than once.",
-)
-@_json
+@keys_option("Public key; the bundle is then verified too. May be given more than once.")
+@json_option
 def inspect(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
     """Show the content of a bundle (a folder or an archive).
 
@@ -112,15 +78,8 @@ def inspect(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
 
 @click.command(context_settings=_HELP)
 @_bundle
-@click.option(
-    "--key",
-    "key_paths",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    required=True,
-    help="Public key that is trusted. May be given more than once.",
-)
-@_json
+@keys_option("Public key that is trusted. May be given more than once.", required=True)
+@json_option
 def verify(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
     """Check a bundle's signature and every byte of every file.
 
@@ -168,13 +127,7 @@ def verify(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
     required=True,
     help="Folder to make; must not exist.",
 )
-@click.option(
-    "--key",
-    "key_paths",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="Public key; nothing is unpacked unless the bundle verifies.",
-)
+@keys_option("Public key; nothing is unpacked unless the bundle verifies.")
 def unpack(archive: Path, folder: Path, key_paths: tuple[Path, ...]) -> None:
     """Turn an archive into a folder: all files or nothing.
 
@@ -340,3 +293,31 @@ def _describe_signature(verified: VerifiedBundle) -> str:
         f"signed by key: {verified.signed.key_id}\n"
         f"root digest:   {verified.digest} ({len(verified.signed.files)} files)"
     )
+
+
+_SHORT = 12
+_NOT_SAID = "not said"
+
+
+def describe_origin(origin: Origin) -> Iterator[str]:
+    """Yield lines for a terminal; none of a bundle that has neither document."""
+    if origin.provenance is not None:
+        yield from map(printable, _provenance(origin.provenance))
+    if origin.bill is not None:
+        yield from map(printable, _bill(origin.bill))
+
+
+def _provenance(provenance: Provenance) -> Iterator[str]:
+    yield f"built by:      {provenance.builder_id}"
+    made_of = ", ".join(
+        f"{each.name} {each.sha256[:_SHORT]}"
+        for each in provenance.dependencies
+        if each.role != PROFILE_ROLE
+    )
+    yield f"built from:    {made_of}"
+
+
+def _bill(bill: BillOfMaterials) -> Iterator[str]:
+    yield f"license:       {bill.license or _NOT_SAID}"
+    yield f"producer:      {bill.producer or _NOT_SAID}"
+    yield f"data sets:     {', '.join(bill.datasets) or _NOT_SAID}"

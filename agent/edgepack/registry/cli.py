@@ -9,6 +9,7 @@ import click
 
 from edgepack.bundle.forms import locate
 from edgepack.bundle.keys import load_public_key
+from edgepack.command_options import json_option, keys_option
 from edgepack.json_text import json_text
 from edgepack.registry.bundles import pull as pull_bundle
 from edgepack.registry.bundles import push as push_bundle
@@ -16,7 +17,6 @@ from edgepack.registry.way import Progress, Way
 from edgepack.text import printable
 
 _HELP = {"help_option_names": ["-h", "--help"]}
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _ca_file = click.option(
     "--ca-file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -34,7 +34,7 @@ _http_unsafe = click.option(
 @click.argument("target", metavar="oci://HOST/REPOSITORY:TAG")
 @_ca_file
 @_http_unsafe
-@_json
+@json_option
 def push(bundle: Path, target: str, ca_file: Path | None, http_unsafe: bool, as_json: bool) -> None:
     """Send BUNDLE (a folder or an archive) to an OCI registry.
 
@@ -65,16 +65,10 @@ def push(bundle: Path, target: str, ca_file: Path | None, http_unsafe: bool, as_
     required=True,
     help="New folder, or new archive if the name ends in .edgepack; must not exist.",
 )
-@click.option(
-    "--key",
-    "key_paths",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="Public key; only the manifest is fetched unless a given key signed the bundle.",
-)
+@keys_option("Public key; only the manifest is fetched unless a given key signed the bundle.")
 @_ca_file
 @_http_unsafe
-@_json
+@json_option
 def pull(
     source: str,
     output: Path,

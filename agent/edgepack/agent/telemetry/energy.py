@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from edgepack.agent.telemetry.kernel_files import read_number, read_text
+
 LONGEST_S = 60.0
 """Longest time between two looks over which power is added up."""
 _RAPL = "class/powercap/*-rapl:*"
 _HWMON = "class/hwmon/hwmon*"
 _BATTERIES = "class/power_supply/*"
-_MAX_BYTES = 64
 _MICRO = 1e-6
 _MOST_W = 2000.0
 """More is an error of a sensor, or a counter that was set back."""
@@ -74,11 +75,12 @@ class EnergyMeter:
         """Return RAPL's counters of processor packages, microjoules, with their greatest values."""
         found: dict[str, tuple[int, int]] = {}
         for zone in self._sysfs.glob(_RAPL):
-            if not _text(zone / "name").startswith("package"):
+            if not read_text(zone / "name").startswith("package"):
                 continue  # A part of a package, or the whole board once more.
-            count, most = _number(zone / "energy_uj"), _number(zone / "max_energy_range_uj")
+            count = read_number(zone / "energy_uj")
+            most = read_number(zone / "max_energy_range_uj")
             if count is not None and most and count <= most:
-                found[_text(zone / "name")] = (count, most)
+                found[read_text(zone / "name")] = (count, most)
         return found
 
     def _read_power(self) -> tuple[str, float]:
@@ -91,8 +93,8 @@ class EnergyMeter:
     def _hwmon_w(self) -> Iterator[float]:
         """Yield the power of each monitor, watts."""
         for chip in sorted(self._sysfs.glob(_HWMON)):
-            powers = [_number(path) for path in chip.glob("power*_input")]
-            powers = powers or [_number(path) for path in chip.glob("power*_average")]
+            powers = [read_number(path) for path in chip.glob("power*_input")]
+            powers = powers or [read_number(path) for path in chip.glob("power*_average")]
             rails = {} if powers else _rails_w(chip)
             # A rail such as VDD_IN of a Jetson feeds the others.
             whole = [power for name, power in rails.items() if name.endswith("_IN")]
@@ -102,10 +104,16 @@ class EnergyMeter:
     def _battery_w(self) -> Iterator[float]:
         """Yield the power of each battery that discharges, watts."""
         for supply in sorted(self._sysfs.glob(_BATTERIES)):
-            if _text(supply / "type") != "Battery" or _text(supply / "status") != "Discharging":
+            if (
+                read_text(supply / "type") != "Battery"
+                or read_text(supply / "status") != "Discharging"
+            ):
                 continue
-            power = _number(supply / "power_now")
-            volts, amperes = _number(supply / "voltage_now"), _number(supply / "current_now")
+            power = read_number(supply / "power_now")
+            volts, amperes = (
+                read_number(supply / "voltage_now"),
+                read_number(supply / "current_now"),
+            )
             if power is not None:
                 yield abs(power) * _MICRO
             elif volts is not None and amperes is not None:
@@ -125,23 +133,8 @@ def _rails_w(chip: Path) -> dict[str, float]:
     found = {}
     for current in chip.glob("curr*_input"):
         number = current.name.removeprefix("curr").removesuffix("_input")
-        name = _text(chip / f"in{number}_label")
-        volts, amperes = _number(chip / f"in{number}_input"), _number(current)
+        name = read_text(chip / f"in{number}_label")
+        volts, amperes = read_number(chip / f"in{number}_input"), read_number(current)
         if name and volts is not None and amperes is not None and volts * amperes >= 0:
             found[name] = volts * amperes * _MICRO
     return found
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(_MAX_BYTES).decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(_text(path))
-    except ValueError:
-        return None

@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from edgepack.agent.telemetry.kernel_files import read_number, read_text
+
 SYSTEM = Path("/sys")
-_MAX_BYTES = 64
 _COUNTERS = "devices/system/cpu/cpu*/thermal_throttle/*_throttle_count"
 _ZONES = "class/thermal/thermal_zone*"
 _TRIPS = frozenset({"passive", "hot", "critical"})
@@ -54,39 +55,24 @@ class HeatWatch:
             if (more := count - before.get(place, count)) > 0:
                 yield f"{place} counts {more} more throttlings for heat"
         for zone in sorted(self._system.glob(_ZONES)):
-            celsius = _number(zone / "temp")
+            celsius = read_number(zone / "temp")
             for trip in sorted(zone.glob("trip_point_*_temp")):
-                kind = _text(trip.with_name(trip.name.replace("_temp", "_type")))
-                limit = _number(trip)
+                kind = read_text(trip.with_name(trip.name.replace("_temp", "_type")))
+                limit = read_number(trip)
                 if celsius and limit and kind in _TRIPS and celsius >= limit > 0:
                     yield (
-                        f"{_text(zone / 'type') or zone.name} has {celsius / 1000:.0f} °C, "
+                        f"{read_text(zone / 'type') or zone.name} has {celsius / 1000:.0f} °C, "
                         f"its trip point '{kind}' is {limit / 1000:.0f} °C"
                     )
         for device in sorted(self._system.glob(_COOLING)):
-            state = _number(device / "cur_state")
-            if _text(device / "type").startswith(_SLOWER) and state is not None and state > 0:
-                yield f"{_text(device / 'type')} lowers the frequency for heat (state {state})"
-        flags = _number(self._system / _RASPBERRY_PI, base=16)
+            state = read_number(device / "cur_state")
+            if read_text(device / "type").startswith(_SLOWER) and state is not None and state > 0:
+                yield f"{read_text(device / 'type')} lowers the frequency for heat (state {state})"
+        flags = read_number(self._system / _RASPBERRY_PI, base=16)
         if flags is not None and flags & _CAPPED_NOW:
             yield f"the firmware lowers the frequency (get_throttled {flags:#x})"
 
     def _read_counts(self) -> Iterator[tuple[str, int]]:
         for path in sorted(self._system.glob(_COUNTERS)):
-            if (count := _number(path)) is not None:
+            if (count := read_number(path)) is not None:
                 yield f"{path.parts[-3]} {path.name.partition('_')[0]}", count
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(_MAX_BYTES).decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
-
-
-def _number(path: Path, base: int = 10) -> int | None:
-    try:
-        return int(_text(path), base)
-    except ValueError:
-        return None

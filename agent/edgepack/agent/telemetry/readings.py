@@ -5,11 +5,12 @@ import re
 from itertools import islice
 from pathlib import Path
 
+from edgepack.agent.telemetry.kernel_files import read_number
+
 SYSFS = Path("/sys")
 MAX_SENSORS = 64
 _STATM = Path("/proc/self/statm")
 _MEMINFO = Path("/proc/meminfo")
-_MAX_BYTES = 32
 _COLDEST_C, _HOTTEST_C = -60.0, 200.0
 """A sensor that tells less or more is broken, or not there."""
 
@@ -36,13 +37,9 @@ def read_temperatures(sysfs: Path = SYSFS) -> dict[str, float]:
     """Return the temperature of each sensor, degrees Celsius, by its name below `/sys`."""
     found: dict[str, float] = {}
     for path in islice(sysfs.glob("class/thermal/thermal_zone*/temp"), MAX_SENSORS):
-        try:
-            with path.open("rb") as file:
-                celsius = int(file.read(_MAX_BYTES)) / 1000
-        except (OSError, ValueError):
-            continue
-        if _COLDEST_C <= celsius <= _HOTTEST_C:
-            found[path.parent.name] = celsius
+        number = read_number(path)
+        if number is not None and _COLDEST_C <= number / 1000 <= _HOTTEST_C:
+            found[path.parent.name] = number / 1000
     return found
 
 
