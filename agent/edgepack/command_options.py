@@ -1,4 +1,4 @@
-"""Options of the commands around bundles."""
+"""Options that commands of devices and hosts have."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,3 +15,9 @@ def keys_option(help: str, *, required: bool = False) -> Callable[..., Any]:
     return click.option(
         "--key", "key_paths", type=kind, multiple=True, required=required, help=help
     )
+
+
+def folder_option(help: str) -> Callable[..., Any]:
+    """Return the option for the folder to write."""
+    kind = click.Path(path_type=Path, file_okay=False)
+    return click.option("-o", "--output", type=kind, required=True, help=help)

@@ -24,6 +24,7 @@ from edgepack.agent.cli.other_fleet import other_fleet
 from edgepack.agent.cli.service import service, setup
 from edgepack.agent.config import read_config
 from edgepack.agent.state.lock import lock_when_disk_works
+from edgepack.command_options import folder_option
 from edgepack.core_files import forbid_core_files
 from edgepack.durable import is_disk_fault
 from edgepack.errors import EdgepackError
@@ -246,13 +247,7 @@ def status(config_path: Path, state_dir: Path | None, as_json: bool) -> None:
 @click.argument("name")
 @config_option
 @state_dir_option
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    help="Target folder; created if missing.",
-)
+@folder_option("Target folder; created if missing.")
 @json_option
 def samples(
     name: str, config_path: Path, state_dir: Path | None, output: Path, as_json: bool

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from edgepack.command_options import folder_option
 from edgepack.fleet.broker.settings.write import KINDS, write_broker_folder
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
@@ -128,13 +129,7 @@ def events(after: int, limit: int, data: Path, url: str, as_json: bool) -> None:
     show_default=True,
     help="Controllers that share a PostgreSQL and this folder.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    help="Folder to write.",
-)
+@folder_option("Folder to write.")
 @into_work_tree_option
 @data_option
 @json_option

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from edgepack.command_options import folder_option
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.client.publishing import METADATA_FOLDER
 from edgepack.fleet.commands.completion import release_names
@@ -83,13 +84,7 @@ def withdraw(release: str, keys: tuple[str, ...], data: Path, url: str, as_json:
     is_flag=True,
     help="Also write the fleet's metadata, needed by a device without a network.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    help="Folder to write, on a stick.",
-)
+@folder_option("Folder to write, on a stick.")
 @asks
 def export(
     bundle: Path, with_metadata: bool, output: Path, data: Path, url: str, as_json: bool

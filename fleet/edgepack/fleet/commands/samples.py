@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edgepack.bundle.keys import generate_key, write_key_pair
+from edgepack.command_options import folder_option
 from edgepack.errors import FleetError
 from edgepack.fleet.client.connection import ask_patiently
 from edgepack.fleet.client.fleet_client import FleetClient
@@ -169,13 +170,7 @@ def samples(context: click.Context, data: Path, url: str, as_json: bool) -> None
 
 @samples.command()
 @click.argument("model", shell_complete=model_names)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    help="Folder to make.",
-)
+@folder_option("Folder to make.")
 @click.option(
     "--key",
     type=click.Path(path_type=Path, dir_okay=False),

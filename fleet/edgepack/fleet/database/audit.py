@@ -4,13 +4,14 @@ An entry is written in the transaction of its action, so action and entry never 
 start of the transaction names the actor (see `Store.transaction`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from sqlalchemy import delete, func, insert, select
 from sqlalchemy.orm import Session
 
 from edgepack.fleet.database.schema import AuditRow
+from edgepack.fleet.database.views import view_of
 from edgepack.fleet.documents.audit import Action, AuditEntry, Number
 
 ACTOR = "actor"
@@ -84,7 +85,7 @@ def entries(session: Session, wanted: Wanted, limit: int) -> tuple[AuditEntry, .
         query = query.where(AuditRow.id > wanted.after)
     if wanted.before:
         query = query.where(AuditRow.id < wanted.before)
-    return tuple(_views(session.scalars(query)))
+    return tuple(view_of(AuditEntry, row) for row in session.scalars(query))
 
 
 def last(session: Session) -> int:
@@ -101,19 +102,3 @@ def has_changed_devices(session: Session, after: int) -> bool:
 def forget_old(session: Session, now: float) -> None:
     """Remove entries older than `KEEP_S`."""
     session.execute(delete(AuditRow).where(AuditRow.at < now - KEEP_S))
-
-
-def _views(rows: Iterable[AuditRow]) -> Iterable[AuditEntry]:
-    for row in rows:
-        yield AuditEntry(
-            id=row.id,
-            at=row.at,
-            actor=row.actor,
-            action=row.action,
-            rollout=row.rollout,
-            device=row.device,
-            model=row.model,
-            digest=row.digest,
-            because=row.because,
-            numbers=row.numbers,
-        )

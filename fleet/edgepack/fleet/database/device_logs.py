@@ -12,6 +12,7 @@ from edgepack.fleet.database import audit, devices
 from edgepack.fleet.database.audit import Entry
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import DeviceLogRow, DeviceRow
+from edgepack.fleet.database.views import view_of
 from edgepack.fleet.documents.logs import LogRequest, LogState, LogView
 from edgepack.wire.orders import LogOrder
 from edgepack.wire.transfers import LogLines
@@ -58,14 +59,7 @@ def show(session: Session, device: str, now: float) -> LogView:
     state: LogState = "EXPIRED" if now > found.expires_at else "ASKED"
     if found.received_at:
         state = "REFUSED" if found.because else "RECEIVED"
-    return LogView(
-        device=device,
-        state=state,
-        because=found.because,
-        asked_at=found.asked_at,
-        received_at=found.received_at,
-        lines=found.lines,
-    )
+    return view_of(LogView, found, state=state)
 
 
 def remove(session: Session, names: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ from edgepack.fleet.database.schema import (
     ReleaseRow,
     RolloutRow,
 )
+from edgepack.fleet.database.views import view_of
 from edgepack.fleet.database.where import (
     EXAMPLE,
     FACTS,
@@ -214,12 +215,10 @@ def _view(row: DeviceRow) -> DeviceView:
     reported, desired = last_report(row), wanted(row)
     said = reported.models if reported else {}
     orders = desired.models if desired else {}
-    return DeviceView(
+    return view_of(
+        DeviceView,
+        row,
         device=row.id,
-        group=row.group,
-        online=row.online,
-        last_seen=row.last_seen,
-        hardware_class=row.hardware_class,
         labels=labels(row),
         models=tuple(
             _view_model(name, said.get(name), orders.get(name), simulated_providers(row.reported))

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from edgepack.fleet.database.schema import (
     EventRow,
 )
+from edgepack.fleet.database.views import view_of
 from edgepack.fleet.documents.fleet import EventView
 from edgepack.wire.telemetry import Event
 
@@ -69,7 +70,7 @@ def events_after(session: Session, after: int, limit: int) -> tuple[EventView, .
     rows = session.scalars(
         select(EventRow).where(EventRow.id > after).order_by(EventRow.id).limit(limit)
     )
-    return tuple(_view(row) for row in rows)
+    return tuple(view_of(EventView, row) for row in rows)
 
 
 def latest_events(
@@ -91,21 +92,7 @@ def latest_events(
     if before:
         query = query.where(EventRow.id < before)
     rows = session.scalars(query.order_by(EventRow.id.desc()).limit(limit))
-    return tuple(_view(row) for row in rows)
-
-
-def _view(row: EventRow) -> EventView:
-    return EventView(
-        id=row.id,
-        at=row.at,
-        device=row.device,
-        kind=row.kind,
-        bundle=row.bundle,
-        from_state=row.from_state,
-        to_state=row.to_state,
-        because=row.because,
-        rollout=row.rollout,
-    )
+    return tuple(view_of(EventView, row) for row in rows)
 
 
 def forget_old(session: Session, now: float) -> None:

@@ -26,6 +26,7 @@ from edgepack.fleet.database.schema import (
     SamplePieceRow,
     SampleRow,
 )
+from edgepack.fleet.database.views import view_of
 from edgepack.fleet.documents.samples import (
     DAY_S,
     CaptureDevice,
@@ -245,15 +246,7 @@ def list_samples(session: Session, model: str, after: str, limit: int) -> tuple[
         .limit(limit)
     )
     return tuple(
-        SampleView(
-            device=row.device,
-            sample=row.sample,
-            capture=name_of(row.capture),
-            reason=row.reason,
-            size_bytes=row.size_bytes,
-            received_at=row.received_at,
-        )
-        for row in session.scalars(query)
+        view_of(SampleView, row, capture=name_of(row.capture)) for row in session.scalars(query)
     )
 
 
@@ -289,15 +282,11 @@ def show_capture(session: Session, row: CaptureRow, now: float) -> CaptureView:
         .where(CapturedDeviceRow.capture == row.number)
         .order_by(CapturedDeviceRow.device)
     )
-    return CaptureView(
+    return view_of(
+        CaptureView,
+        row,
         capture=name_of(row.number),
-        model=row.model,
-        samples=row.samples,
-        share=row.share,
-        of=row.of,
         key=key_id(parse_public_key(row.recipient.encode(), Path("recipient"))),
-        made_at=row.made_at,
-        expires_at=row.expires_at,
         devices=tuple(
             _show_device(name, device, row, received[name], replaced.get(name, expired))
             for name, device in session.execute(asked, execution_options={"yield_per": AT_ONCE})

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, aliased
 from edgepack.fleet.database import assignments, latency_views
 from edgepack.fleet.database.natural_pages import ids_after
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
+from edgepack.fleet.database.views import view_of
 from edgepack.fleet.documents.rollouts import (
     AssignmentView,
     RolloutView,
@@ -216,22 +217,15 @@ def list_assignments(
 
 def _view(session: Session, row: RolloutRow, waves: Sequence[Counter[str]]) -> RolloutView:
     taken_back = session.get(ReleaseRow, row.takes_back) if row.takes_back else None
-    return RolloutView(
+    return view_of(
+        RolloutView,
+        row,
         rollout=name_of(row.number),
         bundle=session.get_one(ReleaseRow, row.digest).bundle,
         selector=str(row.selector),
-        settings=row.settings,
         wave=row.wave + 1,
-        wave_count=row.wave_count,
-        state=row.state,
-        because=row.because,
-        started_at=row.started_at,
-        changed_at=row.changed_at,
-        held=row.held,
-        set_aside=row.set_aside,
         waits_for=row.waits_for if row.state == "RUNNING" else "",
         waits_reason=row.waits_reason if row.state == "RUNNING" else "",
-        stopped_by=row.stopped_by,
         takes_back=taken_back.bundle if taken_back else None,
         counts=dict(sum(waves, Counter())),
         wave_counts=tuple(dict(wave) for wave in waves),
@@ -243,13 +237,10 @@ def _part(row: AssignmentRow, encoded: str | None, name: str) -> AssignmentView:
     said = reported.models.get(name) if reported else None
     is_of_this = said is not None and said.sequence == row.sequence
     active = said.active if said else None
-    return AssignmentView(
-        device=row.device,
+    return view_of(
+        AssignmentView,
+        row,
         wave=row.wave + 1,
-        state=row.state,
-        offered_at=row.offered_at,
-        decided_at=row.decided_at,
-        because=row.because,
         device_state=said.state if said and is_of_this else "",
         progress=said.progress if said and is_of_this else 0.0,
         provider=active.choice.provider if active else "",

@@ -20,6 +20,7 @@ from edgepack.errors import FleetError
 from edgepack.fleet.database import access
 from edgepack.fleet.database.schema import SessionRow, TokenRow
 from edgepack.fleet.database.store import Store
+from edgepack.fleet.database.views import view_of
 from edgepack.fleet.documents.access import (
     ROLES,
     Actor,
@@ -167,7 +168,7 @@ class Access:
     def tokens(self) -> tuple[TokenView, ...]:
         """Return all tokens except the token in the fleet's folder."""
         with self._store.reading() as session:
-            return tuple(_view(row) for row in access.list_tokens(session))
+            return tuple(view_of(TokenView, row) for row in access.list_tokens(session))
 
     def make_token(self, request: TokenRequest, by: str) -> NewToken:
         """Make a token.
@@ -197,7 +198,7 @@ class Access:
         )
         with self._store.transaction(by) as session:
             access.add_token(session, row)
-            return NewToken(token=secret, view=_view(row))
+            return NewToken(token=secret, view=view_of(TokenView, row))
 
     def revoke_token(self, name: str, by: str) -> TokenView:
         """Revoke a token and end its sessions.
@@ -206,7 +207,7 @@ class Access:
             FleetError: There is none of that name.
         """
         with self._store.transaction(by) as session:
-            return _view(access.revoke_token(session, name, time.time()))
+            return view_of(TokenView, access.revoke_token(session, name, time.time()))
 
     def _open(self, kind: str, token_hash: str, valid_s: float, actor: Actor | None = None) -> str:
         secret, now = secrets.token_urlsafe(32), time.time()
@@ -236,13 +237,3 @@ class Access:
         if row is None or row.role not in ROLES:
             return None
         return Actor(name=f"token {row.name}", role=convert_value(row.role, Role))
-
-
-def _view(row: TokenRow) -> TokenView:
-    return TokenView(
-        name=row.name,
-        role=row.role,
-        made_at=row.made_at,
-        made_by=row.made_by,
-        expires_at=row.expires_at,
-    )

@@ -12,6 +12,7 @@ from edgepack.fleet.database import (
 )
 from edgepack.fleet.database.audit import Entry
 from edgepack.fleet.database.schema import ReleaseRow
+from edgepack.fleet.database.views import view_of
 from edgepack.fleet.documents.releases import (
     MetadataBundle,
     PublishedMetadata,
@@ -153,10 +154,4 @@ class ReleaseMethods(Parts, frozen=True, kw_only=True):
 
     def release_view(self, row: ReleaseRow) -> ReleaseView:
         """Return the view of a release."""
-        return ReleaseView(
-            bundle=row.bundle,
-            size_bytes=row.size_bytes,
-            added_at=row.added_at,
-            is_listed=self.repository.is_listed(row.bundle),
-            source=row.source,
-        )
+        return view_of(ReleaseView, row, is_listed=self.repository.is_listed(row.bundle))

@@ -6,6 +6,7 @@ import time
 from edgepack.errors import FleetError
 from edgepack.fleet.database import webhooks
 from edgepack.fleet.database.schema import WebhookRow
+from edgepack.fleet.database.views import view_of
 from edgepack.fleet.database.webhooks import Message
 from edgepack.fleet.documents.webhooks import (
     NewWebhook,
@@ -26,7 +27,7 @@ class WebhookMethods(Parts, frozen=True, kw_only=True):
     def webhooks(self) -> tuple[WebhookView, ...]:
         """Return all webhooks."""
         with self.store.reading() as session:
-            return tuple(map(_view, webhooks.all_of(session)))
+            return tuple(view_of(WebhookView, row) for row in webhooks.all_of(session))
 
     def add_webhook(self, request: WebhookRequest) -> NewWebhook:
         """Make a webhook; its secret is returned only once.
@@ -54,7 +55,7 @@ class WebhookMethods(Parts, frozen=True, kw_only=True):
         with self.store.transaction(self.by) as session:
             webhooks.add(session, row, now)
             session.flush()
-            return NewWebhook(secret=secret, view=_view(row))
+            return NewWebhook(secret=secret, view=view_of(WebhookView, row))
 
     def remove_webhook(self, name: str) -> WebhookView:
         """Remove a webhook and discard its undelivered messages.
@@ -63,7 +64,7 @@ class WebhookMethods(Parts, frozen=True, kw_only=True):
             FleetError: There is none of that name.
         """
         with self.store.transaction(self.by) as session:
-            return _view(webhooks.remove(session, name, self.store.now()))
+            return view_of(WebhookView, webhooks.remove(session, name, self.store.now()))
 
     def try_webhook(self, name: str) -> WebhookTrial:
         """Post a test message, once, ahead of waiting messages.
@@ -80,19 +81,3 @@ class WebhookMethods(Parts, frozen=True, kw_only=True):
         except FleetError as error:
             return WebhookTrial(delivered=False, because=error.problem)
         return WebhookTrial(delivered=True, because="the receiver took it")
-
-
-def _view(row: WebhookRow) -> WebhookView:
-    return WebhookView(
-        name=row.name,
-        url=row.url,
-        types=row.types,
-        is_unsafe=row.is_unsafe,
-        made_at=row.made_at,
-        made_by=row.made_by,
-        delivered=row.delivered,
-        skipped=row.skipped,
-        failures=row.failures,
-        because=row.because,
-        next_at=row.next_at,
-    )
