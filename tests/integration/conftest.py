@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from edgepack.bundle.keys import PrivateKey, generate_key, load_private_key, write_key_pair
+from edgepack.registry.credentials import HOST, PASSWORD, USER
 from tests.integration.loose_builds import Builder
 from tests.simulators import broker as mosquitto
+from tests.simulators import web_ways
 from tests.simulators.broker import Broker
 from tests.simulators.controller import Controller
 from tests.unit.packager_io.models import save, small_cnn, write_stack
@@ -61,3 +63,12 @@ def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
     controller = Controller(mosquitto_broker.port)
     yield controller
     controller.close()
+
+
+@pytest.fixture
+def no_registry_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Leave no credentials for a registry; skip if a program is not installed."""
+    web_ways.skip_if_missing()
+    for name in (HOST, USER, PASSWORD):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))

@@ -10,13 +10,14 @@ from subprocess import DEVNULL, Popen
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper, parser
+from onnx import numpy_helper
 
 from edgepack.agent.runtime.opening import ON_CPU
 from edgepack.packager import VariantReport, build
 from edgepack.packager.gates.checks import FASTER_FACTOR
 from edgepack.packager.runtime.model_run import open_on_provider
 from edgepack.packager.runtime.timing import take_turns
+from tests.graphs import graph_model
 
 BUSY = 2
 OPPOSITES = ({"faster", "not faster"},)
@@ -52,8 +53,8 @@ def _convolutions(path: Path, width: int, sines: int = 0) -> None:
         more = " ".join(f"s{number + 1} = Sin(s{number})" for number in range(sines))
         chain = f"s0 = Sin(b) {more} z = ReduceMean<axes=[2,3],keepdims=0>(s{sines})"
         outputs += f", float[1,{width}] z"
-    model = parser.parse_model(
-        f'<ir_version: 8, opset_import: ["": 17]> graph (float[1,3,48,48] x) => ({outputs}) {{'
+    model = graph_model(
+        f"(float[1,3,48,48] x) => ({outputs}) {{"
         "a = Conv<strides=[2,2],pads=[1,1,1,1]>(x, w0) b = Relu(a) "
         "c = Conv<pads=[1,1,1,1]>(b, w1) d = Relu(c) e = Conv<pads=[1,1,1,1]>(d, w2) f = Relu(e) "
         f"p = GlobalAveragePool(f) q = Flatten(p) y = MatMul(q, w3) {chain} }}"

@@ -1,38 +1,23 @@
 """Models that are legal and seldom: each is built rightly, or refused with the reason."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import numpy_helper, parser
+from onnx import numpy_helper
 
 from edgepack.errors import BuildError
+from tests.graphs import graph_model
 from tests.integration.loose_builds import Builder
-
-
-def _weight(name: str, *shape: int) -> onnx.TensorProto:
-    rng = np.random.default_rng([len(name), *shape])
-    return numpy_helper.from_array(rng.normal(0, 0.5, shape).astype(np.float32), name)
-
-
-def _model(
-    text: str, weights: Sequence[onnx.TensorProto] = (), *, opset: int = 17
-) -> onnx.ModelProto:
-    """Return a model from its inputs, outputs and nodes, in ONNX's own notation."""
-    header = f'<ir_version: 8, opset_import: ["": {opset}]> graph '
-    model = parser.parse_model(header + text)
-    model.graph.initializer.extend(weights)
-    return model
-
+from tests.integration.source_graphs import random_weight as weight
 
 _TWO_PRODUCTS = "h = MatMul(x, w1) r = Relu(h) y = MatMul(r, w2)"
 
 
 def _weights() -> list[onnx.TensorProto]:
-    return [_weight("w1", 8, 16), _weight("w2", 16, 4)]
+    return [weight("w1", 8, 16), weight("w2", 16, 4)]
 
 
 def _is_near(source: onnx.ModelProto, built: onnx.ModelProto, **feeds: np.ndarray) -> bool:
@@ -53,7 +38,7 @@ def _row(seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("profile", ["cpu", "vitisai-xint8"])
 def test_an_output_that_is_a_constant_stays_one(builder: Builder, profile: str) -> None:
-    source = _model(
+    source = graph_model(
         "(float[1,8] x) => (float[1,4] y, int64[2] version) {"
         f"{_TWO_PRODUCTS} version = Constant<value_ints=[1,2]>() }}",
         _weights(),
@@ -65,7 +50,7 @@ def test_an_output_that_is_a_constant_stays_one(builder: Builder, profile: str) 
 
 def test_what_optimization_folds_takes_no_name_that_the_model_has(builder: Builder) -> None:
     names = {"w1": "edgepack/folded_0", "w2": "edgepack/folded_1"}
-    source = _model(
+    source = graph_model(
         "(float[1,8] x) => (float[1,4] y) {"
         "c = Constant<value_float=0.5>() s = Sqrt(c) a = Mul(x, s) "
         "h = MatMul(a, w1) r = Relu(h) y = MatMul(r, w2) }",
@@ -91,7 +76,7 @@ def test_what_optimization_folds_takes_no_name_that_the_model_has(builder: Build
 def test_names_that_edgepack_gives_may_be_there_already(
     builder: Builder, names: dict[str, str], profile: str
 ) -> None:
-    source = _model(f"(float[1,8] x) => (float[1,4] y) {{ {_TWO_PRODUCTS} }}", _weights())
+    source = graph_model(f"(float[1,8] x) => (float[1,4] y) {{ {_TWO_PRODUCTS} }}", _weights())
     source.graph.input[0].name = names.get("x", "x")
     for tensor in source.graph.initializer:
         tensor.name = names.get(tensor.name, tensor.name)
@@ -106,7 +91,7 @@ def test_names_that_edgepack_gives_may_be_there_already(
 
 @pytest.mark.parametrize("profile", ["cpu", "vitisai-xint8", "directml-fp16"])
 def test_nodes_may_stand_in_any_order(builder: Builder, profile: str) -> None:
-    source = _model(
+    source = graph_model(
         "(float[1,8] x) => (float[1,4] y) { a = Identity(x) h = MatMul(a, w1) r = Relu(h) "
         "y = MatMul(r, w2) }",
         _weights(),
@@ -122,7 +107,7 @@ def test_nodes_may_stand_in_any_order(builder: Builder, profile: str) -> None:
 @pytest.mark.parametrize("profile", ["directml-fp16", "tensorrt-fp16"])
 def test_a_model_of_16_bit_floats_is_built_for_them(builder: Builder, profile: str) -> None:
     """Its inputs and outputs are 16-bit; an output is read inside, another is an input."""
-    source = _model(
+    source = graph_model(
         f"(float16[1,8] x) => (float16[1,4] y, float16[1,16] r, float16[1,8] x) "
         f"{{ {_TWO_PRODUCTS} }}",
         [
@@ -138,7 +123,7 @@ def test_a_model_of_16_bit_floats_is_built_for_them(builder: Builder, profile: s
 
 
 def test_a_model_that_quantization_leaves_no_tensor_of_is_built(builder: Builder) -> None:
-    source = _model("(float[1,8] x) => (float[1,8] y) { y = Identity(x) }")
+    source = graph_model("(float[1,8] x) => (float[1,8] y) { y = Identity(x) }")
     built, variant = builder(source, "vitisai-xint8")
     assert variant.inspection is not None
     assert not variant.inspection.layers, "only a node that moves values: no error of its own"
@@ -158,7 +143,7 @@ def test_a_model_that_quantization_leaves_no_tensor_of_is_built(builder: Builder
 def test_sequences_and_optional_values_inside_are_passed_by(
     builder: Builder, nodes: str, profile: str
 ) -> None:
-    source = _model(
+    source = graph_model(
         f"(float[1,8] x) => (float[1,4] y) {{ {nodes} "
         "h = MatMul(a, w1) r = Relu(h) y = MatMul(r, w2) }",
         _weights(),
@@ -170,7 +155,7 @@ def test_sequences_and_optional_values_inside_are_passed_by(
 
 
 def test_empty_tensors_are_quantized_with_any_scale(builder: Builder) -> None:
-    source = _model(
+    source = graph_model(
         "(float[1,8] x) => (float[1,4] y, float[0,4] none) {"
         "z = Constant<value_ints=[0]>() a = Concat<axis=1>(x, e) "
         "h = MatMul(a, w1) r = Relu(h) y = MatMul(r, w2) none = Slice(y, z, z, z) }",
@@ -183,7 +168,7 @@ def test_empty_tensors_are_quantized_with_any_scale(builder: Builder) -> None:
 
 def test_samples_may_be_empty_where_a_dimension_is_open(builder: Builder) -> None:
     """Examples are the past of a first step, and the sentence of a silent speaker."""
-    source = _model(
+    source = graph_model(
         "(float[1,4,8] x, float[1,P,8] past) => (float[1,4,8] y, float[1,Q,8] kept) {"
         "kept = Concat<axis=1>(past, x) t = Transpose<perm=[0,2,1]>(kept) "
         "s = MatMul(x, t) p = Softmax<axis=-1>(s) y = MatMul(p, kept) }"
@@ -205,7 +190,7 @@ def test_samples_may_be_empty_where_a_dimension_is_open(builder: Builder) -> Non
 
 
 def test_what_reads_or_makes_infinite_values_stays_float(builder: Builder) -> None:
-    source = _model(
+    source = graph_model(
         "(float[1,8] x) => (float[1,4] y) { h = MatMul(x, w1) r = Relu(h) "
         "l = Log(r) e = Exp(l) y = MatMul(e, w2) }",
         _weights(),
@@ -225,7 +210,7 @@ def test_what_reads_or_makes_infinite_values_stays_float(builder: Builder) -> No
 
 
 def test_a_model_that_float16_finds_nothing_in_is_refused_as_such(builder: Builder) -> None:
-    source = _model(
+    source = graph_model(
         "(float[1,8] x) => (float[1,4] y, float[1,4] z) { y, z = Split<axis=1,num_outputs=2>(x) }",
         opset=18,
     )
@@ -237,10 +222,10 @@ def test_a_model_that_float16_finds_nothing_in_is_refused_as_such(builder: Build
 def test_a_transposed_convolution_of_groups_has_one_scale_for_its_weights(
     builder: Builder, profile: str
 ) -> None:
-    source = _model(
+    source = graph_model(
         "(float[1,4,8,8] x) => (float[1,6,16,16] y) {"
         "y = ConvTranspose<strides=[2,2],group=2>(x, w, b) }",
-        [_weight("w", 4, 3, 2, 2), _weight("b", 6)],
+        [weight("w", 4, 3, 2, 2), weight("b", 6)],
     )
     built, variant = builder(source, profile)
     scales = {t.name: t.dims for t in built.graph.initializer if t.name.endswith("scale")}
@@ -263,7 +248,7 @@ def test_a_transposed_convolution_of_groups_has_one_scale_for_its_weights(
 def test_a_model_that_answers_differently_each_time_is_refused_with_the_node(
     builder: Builder, nodes: str, named: str
 ) -> None:
-    source = _model(
+    source = graph_model(
         f"(float[1,8] x) => (float[1,4] y) {{ {nodes} "
         "h = MatMul(a, w1) r = Relu(h) y = MatMul(r, w2) }",
         _weights(),
@@ -276,7 +261,7 @@ def test_a_model_that_answers_differently_each_time_is_refused_with_the_node(
 
 
 def test_random_numbers_that_hardly_show_are_left(builder: Builder) -> None:
-    source = _model(
+    source = graph_model(
         "(float[1,8] x) => (float[1,4] y) { n = RandomNormal<shape=[1,8],scale=0.00001>() "
         "a = Add(x, n) h = MatMul(a, w1) r = Relu(h) y = MatMul(r, w2) }",
         _weights(),
@@ -287,10 +272,10 @@ def test_random_numbers_that_hardly_show_are_left(builder: Builder) -> None:
 
 
 def test_a_split_into_unequal_parts_is_written_for_older_operator_sets(builder: Builder) -> None:
-    source = _model(
+    source = graph_model(
         "(float[1,8] x) => (float[1,2] y, float[1,1] z) {"
         "h = MatMul(x, w) a, y, z = Split<axis=1,num_outputs=3>(h) }",
-        [_weight("w", 8, 5)],
+        [weight("w", 8, 5)],
         opset=18,
     )
     built, _ = builder(source, "vitisai-xint8")
@@ -304,7 +289,7 @@ def test_reductions_as_pytorch_writes_them_reach_older_operator_sets(
 ) -> None:
     """With and without onnx's own converter, which leaves an unsupported attribute."""
     last = "com.microsoft.Gelu(k)" if domain else "Relu(k)"
-    source = _model(
+    source = graph_model(
         "(float[1,8] x) => (float[1,1] y, float[1,16] same) {"
         "axes = Constant<value_ints=[1]>() h = MatMul(x, w1) "
         "same = ReduceMean<noop_with_empty_axes=1>(h) "
@@ -320,7 +305,7 @@ def test_reductions_as_pytorch_writes_them_reach_older_operator_sets(
 
 
 def test_what_onnx_runtime_says_is_told_without_its_preamble(builder: Builder) -> None:
-    source = _model("(float[1,4] x) => (float[1,4] y) { y = com.microsoft.Wave(x) }")
+    source = graph_model("(float[1,4] x) => (float[1,4] y) { y = com.microsoft.Wave(x) }")
     source.opset_import.add(domain="com.microsoft", version=1)
     with pytest.raises(BuildError) as caught:
         builder(source)
@@ -333,7 +318,7 @@ def test_what_onnx_runtime_says_is_told_without_its_preamble(builder: Builder) -
 def test_an_output_of_another_type_than_its_node_gives_is_refused(
     builder: Builder, tmp_path: Path
 ) -> None:
-    source = _model(f"(float[1,8] x) => (int64[1,4] y) {{ {_TWO_PRODUCTS} }}", _weights())
+    source = graph_model(f"(float[1,8] x) => (int64[1,4] y) {{ {_TWO_PRODUCTS} }}", _weights())
     with pytest.raises(BuildError) as caught:
         builder(source)
     assert "does not match expected type" in caught.value.problem
@@ -350,7 +335,7 @@ _ROOT_MEAN_SQUARE = (
 def _fused_by_onnx_runtime(folder: Path, opset: int) -> onnx.ModelProto:
     """Return a model after ONNX Runtime's own transformer fusions."""
     constants = {"two": 2.0, "epsilon": 1e-6, "scale": np.linspace(0.5, 1.5, 16)}
-    formula = _model(
+    formula = graph_model(
         f"(float[1,8] x) => (float[1,4] y) {{ {_ROOT_MEAN_SQUARE} }}",
         [
             *_weights(),
@@ -385,10 +370,10 @@ def test_simplified_layer_normalization_in_the_standard_domain_is_built(
 
 
 def test_simplified_layer_normalization_of_a_newer_opset_is_lowered(builder: Builder) -> None:
-    source = _model(
+    source = graph_model(
         "(float[1,8] x) => (float[1,4] y) { h = MatMul(x, w1) "
         "n = SimplifiedLayerNormalization<axis=-1,epsilon=0.00001>(h, scale) y = MatMul(n, w2) }",
-        [*_weights(), _weight("scale", 16)],
+        [*_weights(), weight("scale", 16)],
         opset=23,
     )
     source.ir_version = 10
@@ -404,12 +389,16 @@ _AMD = ["vitisai-xint8", "vitisai-a8w8", "vitisai-a16w8", "vitisai-bf16"]
 def test_convolutions_for_amd_ship_with_every_attribute_written_out(
     builder: Builder, profile: str
 ) -> None:
-    source = _model(
+    source = graph_model(
         "(float[1,3,9,9] x) => (float[1,4,8,8] y) { "
         'c = Conv(x, w1) d = Conv<auto_pad="SAME_UPPER",strides=[2,2]>(c, w2) '
         "p = MaxPool<kernel_shape=[2,2]>(d) a = AveragePool<kernel_shape=[2,2]>(p) "
         "y = ConvTranspose<strides=[3,3]>(a, w3) }",
-        [_weight("w1", 4, 3, 3, 3), _weight("w2", 4, 4, 3, 3), _weight("w3", 4, 4, 5, 5)],
+        [
+            weight("w1", 4, 3, 3, 3),
+            weight("w2", 4, 4, 3, 3),
+            weight("w3", 4, 4, 5, 5),
+        ],
     )
     built, _ = builder(source, profile)
     given = {
@@ -431,9 +420,9 @@ def test_recurrent_layers_are_kept_off_amd_with_the_source_of_the_rule(
     builder: Builder, profile: str, op_type: str
 ) -> None:
     gates = 4 if op_type == "LSTM" else 3
-    source = _model(
+    source = graph_model(
         f"(float[5,1,8] x) => (float[5,1,1,4] y) {{ y = {op_type}<hidden_size=4>(x, w, r) }}",
-        [_weight("w", 1, 4 * gates, 8), _weight("r", 1, 4 * gates, 4)],
+        [weight("w", 1, 4 * gates, 8), weight("r", 1, 4 * gates, 4)],
     )
     with pytest.raises(BuildError) as caught:
         builder(source, profile)

@@ -2,14 +2,13 @@
 named.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper, parser
+from onnx import numpy_helper
 
 from edgepack.errors import BuildError
+from tests.graphs import graph_model
 from tests.integration.loose_builds import Builder
 
 _REFUSED = "Conv<group=3,dilations=[2,2],strides=[2,1],pads=[1,2,3,0]>"
@@ -22,18 +21,12 @@ def _weight(name: str, *shape: int) -> onnx.TensorProto:
     return numpy_helper.from_array(rng.normal(0, 0.3, shape).astype(np.float32), name)
 
 
-def _model(text: str, weights: Sequence[onnx.TensorProto]) -> onnx.ModelProto:
-    model = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> graph {text}')
-    model.graph.initializer.extend(weights)
-    return model
-
-
 def _weights() -> list[onnx.TensorProto]:
     return [_weight("w", 6, 6, 3, 3), _weight("grouped", 6, 2, 3, 3), _weight("b", 6)]
 
 
 def test_a_convolution_for_which_the_whole_graph_is_refused_stays_float(builder: Builder) -> None:
-    model = _model(
+    model = graph_model(
         "(float[1,6,16,16] x) => (float[1,6,N,K] y) {"
         " [first] a = Conv<pads=[1,1,1,1]>(x, w, b) r = Relu(a)"
         f" [inside] c = {_REFUSED}(r, grouped, b)"
@@ -49,7 +42,7 @@ def test_a_convolution_for_which_the_whole_graph_is_refused_stays_float(builder:
 
 
 def test_a_graph_of_nothing_but_what_is_refused_is_refused_with_its_name(builder: Builder) -> None:
-    model = _model(
+    model = graph_model(
         f"(float[1,6,16,16] x) => (float[1,6,N,K] y) {{ [only] y = {_REFUSED}(x, grouped, b) }}",
         _weights(),
     )
@@ -62,8 +55,8 @@ def test_a_graph_of_nothing_but_what_is_refused_is_refused_with_its_name(builder
     assert caught.value.found_in == "model.onnx: only (Conv)"
 
 
-def test_a_layer_that_nothing_reads_is_no_reason_to_refuse_a_model(builder: Builder) -> None:
-    model = _model(
+def test_a_layer_that_nothing_reads_is_no_reason_to_refuse_agraph_model(builder: Builder) -> None:
+    model = graph_model(
         "(float[1,6,8,8] x) => (float[1,6,8,8] y) {"
         " unread = Relu(x) a = Conv<pads=[1,1,1,1]>(x, w, b) y = Sigmoid(a) }",
         _weights(),
@@ -77,7 +70,7 @@ def test_a_cubic_resize_by_fractions_is_left_to_the_cpu_with_the_providers_reaso
     builder: Builder,
 ) -> None:
     scales = numpy_helper.from_array(np.array([1, 1, 1.5, 2.2], dtype=np.float32), "scales")
-    model = _model(
+    model = graph_model(
         "(float[1,6,7,9] x) => (float[1,6,N,K] y) {"
         " a = Conv<pads=[1,1,1,1]>(x, w, b) r = Relu(a)"
         ' [larger] z = Resize<mode="cubic">(r, , scales)'
@@ -90,7 +83,7 @@ def test_a_cubic_resize_by_fractions_is_left_to_the_cpu_with_the_providers_reaso
 
 
 def test_a_product_with_a_factor_is_taken(builder: Builder) -> None:
-    model = _model(
+    model = graph_model(
         "(float[2,8] x) => (float[2,4] y) {"
         " h = Gemm<transB=1,alpha=-1.0>(x, w1) r = Relu(h) y = Gemm<beta=0.5>(r, w2, bb) }",
         [_weight("w1", 8, 8), _weight("w2", 8, 4), _weight("bb", 4)],
@@ -100,7 +93,7 @@ def test_a_product_with_a_factor_is_taken(builder: Builder) -> None:
 
 
 def test_what_follows_a_scaler_of_scikit_learn_is_taken(builder: Builder) -> None:
-    model = _model(
+    model = graph_model(
         "(float[1,8] x) => (float[1,4] y) {"
         " a = ai.onnx.ml.Scaler<offset=[0.5],scale=[2.0]>(x)"
         " h = MatMul(a, w1) r = Relu(h) y = MatMul(r, w2) }",

@@ -23,19 +23,11 @@ from edgepack.registry.artifact import ARTIFACT_TYPE, make_artifact
 from edgepack.registry.client import MANIFEST_TYPE, Registry
 from edgepack.registry.credentials import HOST, PASSWORD, USER
 from tests.integration.conftest import Keys
-from tests.simulators import web_ways
 from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.certificates import issue, make_authority
 from tests.simulators.web_ways import BCRYPT, Nginx, Server, registry
 
-
-@pytest.fixture(autouse=True)
-def _nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    if missing := web_ways.missing():
-        pytest.skip(f"not installed: {', '.join(missing)}")
-    for name in (HOST, USER, PASSWORD):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+pytestmark = pytest.mark.usefixtures("no_registry_user")
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from edgepack.cli import cli
 from edgepack.registry.credentials import HOST, PASSWORD, USER
 from tests.integration.conftest import Keys
 from tests.integration.test_registry import Tokens
-from tests.simulators import web_ways
 from tests.simulators.any_answer import AnyAnswer, http_answer
 from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.certificates import issue, make_authority
@@ -23,13 +22,7 @@ from tests.simulators.web_ways import BCRYPT, Nginx, Server, registry
 SECRET = base64.b64encode(b"team:secret")
 
 
-@pytest.fixture(autouse=True)
-def _installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    if missing := web_ways.missing():
-        pytest.skip(f"not installed: {', '.join(missing)}")
-    for name in (HOST, USER, PASSWORD):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+pytestmark = pytest.mark.usefixtures("no_registry_user")
 
 
 @pytest.fixture

@@ -24,8 +24,7 @@ FOLDER, ARCHIVE = "{digest}/{path}", "{name}-{version}.edgepack"
 
 @pytest.fixture(autouse=True)
 def _web() -> None:
-    if missing := web_ways.missing():
-        pytest.skip(f"not installed: {', '.join(missing)}")
+    web_ways.skip_if_missing()
 
 
 def make(root: Path, keys: Keys, release: int) -> ExampleBundle:

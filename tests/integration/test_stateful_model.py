@@ -10,9 +10,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import numpy_helper, parser
+from onnx import numpy_helper
 
 from edgepack.agent import open_model
+from tests.graphs import graph_model
 from tests.simulators import warm_programs
 from tests.simulators.device import Device
 
@@ -22,8 +23,7 @@ FEATURES, UNITS, SAMPLES, STEPS = 24, 48, 160, 60
 def _filter() -> onnx.ModelProto:
     """Return a recurrent net that follows three hidden levels of a noisy signal."""
     rng = np.random.default_rng(7)
-    model = parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]> graph '
+    model = graph_model(
         f"(float[1,{FEATURES}] frame, float[1,{UNITS}] state)"
         f" => (float[1,3] levels, float[1,{UNITS}] stateN) {{"
         "a = MatMul(frame, w) b = MatMul(state, u) sum = Add(a, b)"

@@ -24,8 +24,7 @@ from tests.simulators.web_ways import Ejabberd, tinyproxy
 
 @pytest.fixture(autouse=True)
 def _ways() -> None:
-    if missing := web_ways.missing():
-        pytest.skip(f"not installed: {', '.join(missing)}")
+    web_ways.skip_if_missing()
 
 
 @pytest.fixture

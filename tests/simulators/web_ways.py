@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+import pytest
+
 from tests.simulators import ejabberd
 from tests.simulators.ports import free_port
 from tests.simulators.waiting import PATIENCE_S
@@ -24,14 +26,16 @@ TINYPROXY = shutil.which("tinyproxy") or "/usr/bin/tinyproxy"
 """How long a server may take to listen, on a machine that is busy."""
 
 
-def missing() -> list[str]:
-    """Return the programs that are not installed."""
+def skip_if_missing() -> None:
+    """Skip a test if a program is not installed."""
     found = {
         "nginx": Path(NGINX).exists(),
         "tinyproxy": Path(TINYPROXY).exists(),
         "ejabberd": ejabberd.is_installed(),
     }
-    return [name for name, is_there in found.items() if not is_there]
+    if not all(found.values()):
+        missing = [name for name, is_there in found.items() if not is_there]
+        pytest.skip(f"not installed: {', '.join(missing)}")
 
 
 class Server:

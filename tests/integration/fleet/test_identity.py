@@ -312,8 +312,7 @@ def test_without_tls_at_the_broker_a_device_has_a_certificate_that_is_renewed(
 def test_sources_are_set_at_the_fleet_or_for_one_device_and_bundles_come_from_there(
     serve: Serve, tmp_path: Path, release: Callable[..., Path]
 ) -> None:
-    if missing := web_ways.missing():
-        pytest.skip(f"not installed: {', '.join(missing)}")
+    web_ways.skip_if_missing()
     archive = release(1)
     (tmp_path / "files").mkdir()
     shutil.copy(archive, tmp_path / "files/tiny-1.1.0.edgepack")

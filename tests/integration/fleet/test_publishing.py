@@ -120,8 +120,7 @@ def test_old_releases_that_nothing_needs_are_withdrawn_together(
 def test_a_bundle_that_rests_in_a_registry_is_released_and_rolled_out_from_there(
     serve: Serve, make_bundle: MakeBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if missing := web_ways.missing():
-        pytest.skip(f"not installed: {', '.join(missing)}")
+    web_ways.skip_if_missing()
     fleet = serve()
     issue(tmp_path, "server", make_authority(tmp_path, "ca"), "127.0.0.1")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))

@@ -40,8 +40,7 @@ WAVES = RolloutSettings(waves="4,8,100%", soak_s=0.5, deadline_s=400.0, gate_evi
 
 @pytest.fixture(autouse=True)
 def _installed() -> None:
-    if missing := web_ways.missing():
-        pytest.skip(f"not installed: {', '.join(missing)}")
+    web_ways.skip_if_missing()
 
 
 @pytest.fixture

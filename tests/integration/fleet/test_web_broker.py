@@ -20,8 +20,7 @@ from tests.simulators.web_ways import Ejabberd, Nginx, tinyproxy
 def test_a_rollout_goes_through_websockets_and_a_proxy(
     tmp_path: Path, serve: Serve, start_agent: StartAgent, release: Callable[..., Path]
 ) -> None:
-    if missing := web_ways.missing():
-        pytest.skip(f"not installed: {', '.join(missing)}")
+    web_ways.skip_if_missing()
     issue(tmp_path, "server", make_authority(tmp_path, "ca"), "127.0.0.1")
     password = tmp_path / "password"
     password.write_text("any\n")
@@ -67,8 +66,7 @@ def test_by_wss_controller_and_devices_show_certificates_and_nobody_gets_in_with
     tmp_path: Path, serve: Serve, start_agent: StartAgent, release: Callable[..., Path]
 ) -> None:
     """The web server before the broker requires certificates of the fleet's authority."""
-    if missing := web_ways.missing():
-        pytest.skip(f"not installed: {', '.join(missing)}")
+    web_ways.skip_if_missing()
     folder = write_broker_folder(
         DataFolder(tmp_path / "fleet"),
         folder=tmp_path / "broker",

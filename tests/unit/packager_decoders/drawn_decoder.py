@@ -7,7 +7,9 @@ choices are mostly clear, like a trained model's, and depend on the cache.
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import numpy_helper, parser
+from onnx import numpy_helper
+
+from tests.graphs import graph_model
 
 WORDS, WIDTH, HEADS, LAYERS, PLACES = 96, 64, 4, 2, 256
 _OF_HEAD = WIDTH // HEADS
@@ -34,15 +36,8 @@ def draw_decoder(*, past: int | None = None, memory: float = 1.0) -> onnx.ModelP
         *(f'{size.format(after)} "present.{cache}"' for cache in caches),
     ]
     nodes = [_BEGIN, *map(_layer, range(LAYERS)), _END]
-    text = (
-        f'<ir_version: 8, opset_import: ["": 17]> decoder ({", ".join(inputs)}) => '
-        f"({', '.join(outputs)}) {{ {' '.join(nodes)} }}"
-    )
-    model = parser.parse_model(text)
-    model.graph.initializer.extend(
-        numpy_helper.from_array(value, name) for name, value in _weights(memory).items()
-    )
-    return model
+    text = f"({', '.join(inputs)}) => ({', '.join(outputs)}) {{ {' '.join(nodes)} }}"
+    return graph_model(text, _weights(memory))
 
 
 def without_caches(model: onnx.ModelProto, *, backwards: bool = False) -> onnx.ModelProto:

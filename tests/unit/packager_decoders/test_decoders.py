@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper, parser
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import WantedInputs
@@ -16,6 +15,7 @@ from edgepack.packager.samples.files import OpenedSamples, open_samples
 from edgepack.packager.source.model import load_source
 from edgepack.packager.tensors.decoders import Cache, Decoder
 from edgepack.packager.tensors.sequence import Feeds
+from tests.graphs import graph_model
 from tests.unit.packager_decoders.drawn_decoder import draw_decoder, prompts, without_caches
 
 _WORDS, _WIDTH = 24, 8
@@ -23,14 +23,10 @@ _WORDS, _WIDTH = 24, 8
 
 def _model(text: str) -> onnx.ModelProto:
     """Return a model from its inputs, outputs and nodes; weights `words` and `to_scores`."""
-    model = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> said {text}')
     rng = np.random.default_rng(0)
-    weights = {"words": (_WORDS, _WIDTH), "to_scores": (_WIDTH, _WORDS)}
-    model.graph.initializer.extend(
-        numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
-        for name, shape in weights.items()
-    )
-    return model
+    shapes = {"words": (_WORDS, _WIDTH), "to_scores": (_WIDTH, _WORDS)}
+    drawn = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+    return graph_model(text, {name: value.astype(np.float32) for name, value in drawn.items()})
 
 
 def _follow(

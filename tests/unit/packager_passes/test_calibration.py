@@ -27,6 +27,7 @@ from edgepack.packager.quantization.static.scales import (
 )
 from edgepack.packager.tensors.observations import BINS, Observation, count_into
 from edgepack.packager.tensors.sequence import Feeds, Samples
+from tests.graphs import graph_model
 from tests.unit.packager_passes.models import cnn, samples_for
 
 UINT8 = IntegerType(dtype="uint8", symmetric=False)
@@ -240,10 +241,7 @@ def test_a_sample_that_makes_a_tensor_nan_is_named(tmp_path: Path) -> None:
 
 
 def _logarithms() -> onnx.ModelProto:
-    return onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]> g (float[1,4] x) => (float[1,4] y)'
-        "{ r = Relu(x) l = Log(r) y = Exp(l) }"
-    )
+    return graph_model("(float[1,4] x) => (float[1,4] y) { r = Relu(x) l = Log(r) y = Exp(l) }")
 
 
 def test_bounds_may_be_infinite_and_histograms_leave_those_out(tmp_path: Path) -> None:

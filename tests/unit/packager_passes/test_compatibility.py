@@ -3,17 +3,17 @@
 import onnx
 import pytest
 from msgspec.structs import replace
-from onnx import parser
 
 from edgepack.packager.gates.compatibility import check_compatibility
 from edgepack.packager.profiles.reading import load_profile
+from tests.graphs import graph_model
 
 
 def _model(
     shape: str = "1,8", *, opset: int = 17, ir_version: int = 8, op_type: str = "Relu"
 ) -> onnx.ModelProto:
-    body = f"agraph (float[{shape}] x) => (float[{shape}] y) {{ y = {op_type}(x) }}"
-    return parser.parse_model(f'<ir_version: {ir_version}, opset_import: ["": {opset}]> ' + body)
+    text = f"(float[{shape}] x) => (float[{shape}] y) {{ y = {op_type}(x) }}"
+    return graph_model(text, opset=opset, ir_version=ir_version)
 
 
 def test_a_file_within_the_limits_passes() -> None:

@@ -6,13 +6,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from onnx import numpy_helper, parser
+from onnx import numpy_helper
 
 from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.passes.context import PassResult
 from edgepack.packager.passes.optimize import optimize
 from edgepack.packager.profiles.pass_settings import Optimize
 from edgepack.packager.runtime.model_run import ModelRunner
+from tests.graphs import graph_model
 from tests.unit.packager_passes.models import cnn, constant, weight
 from tests.unit.packager_passes.passing import context_of, copy_of, kinds_of
 
@@ -21,12 +22,9 @@ _TOKENS = np.array([[0, 4, 2, 5, -1, -5, -6, 900, 3]])
 
 
 def _model(text: str, *constants: onnx.TensorProto) -> onnx.ModelProto:
-    model = onnx.ModelProto(ir_version=8)
-    model.opset_import.add(domain="", version=17)
-    model.graph.CopyFrom(parser.parse_graph(f"graph {text}"))
+    model = graph_model(text, constants)
     for node in model.graph.node:
         node.name = f"make_{node.output[0]}"
-    model.graph.initializer.extend(constants)
     onnx.checker.check_model(model)
     add_shapes(model)
     return model

@@ -11,7 +11,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.graph.edits import name_nodes
 from edgepack.packager.graph.model_files import opset_of
 from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.passes import runner
@@ -23,9 +22,7 @@ from edgepack.packager.passes.optimize import optimize
 from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.profiles.pass_settings import ClampMask, Clean, FixShapes, Optimize
 from edgepack.packager.profiles.reading import load_profile, resolve_profile
-from edgepack.packager.profiles.schema import Limits
 from edgepack.packager.progress import silent
-from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
 from tests.unit.packager_passes.models import (
     attention,
     cnn,
@@ -35,16 +32,7 @@ from tests.unit.packager_passes.models import (
     samples_for,
     weight,
 )
-from tests.unit.packager_passes.passing import context_of, copy_of
-
-
-def _context(model: onnx.ModelProto, folder: Path, **limits: object) -> PassContext:
-    return PassContext(
-        profile_name="mine",
-        limits=Limits(**limits),  # type: ignore[arg-type]
-        samples=samples_for(model, 4),
-        work_dir=folder,
-    )
+from tests.unit.packager_passes.passing import context_of, copy_of, difference
 
 
 def _untidy(opset: int = 13) -> onnx.ModelProto:
@@ -66,19 +54,9 @@ def _untidy(opset: int = 13) -> onnx.ModelProto:
     return model
 
 
-def _differs(before: onnx.ModelProto, after: onnx.ModelProto, folder: Path) -> float:
-    before = copy_of(before)
-    name_nodes(before.graph)
-    samples = samples_for(after, 3)
-    return largest_difference(
-        ModelRunner(before, folder / "before.onnx").run_all(samples),
-        ModelRunner(after, folder / "after.onnx").run_all(samples),
-    )
-
-
 def test_clean_turns_an_untidy_export_into_plain_onnx(tmp_path: Path) -> None:
     before = _untidy()
-    after = clean(copy_of(before), Clean(opset=17), _context(before, tmp_path)).model
+    after = clean(copy_of(before), Clean(opset=17), context_of(before, tmp_path)).model
     assert [node.op_type for node in after.graph.node] == ["MatMul", "Relu"]
     assert len({node.name for node in after.graph.node}) == 2
     assert [tensor.name for tensor in after.graph.initializer] == ["w"]
@@ -86,7 +64,7 @@ def test_clean_turns_an_untidy_export_into_plain_onnx(tmp_path: Path) -> None:
     assert opset_of(after) == 17
     assert not after.metadata_props
     before.graph.input.pop()
-    assert _differs(before, after, tmp_path) < 1e-6
+    assert difference(before, after, tmp_path) < 1e-6
 
 
 def test_clean_drops_what_nothing_reads_and_keeps_what_bodies_read(tmp_path: Path) -> None:
@@ -97,9 +75,9 @@ def test_clean_drops_what_nothing_reads_and_keeps_what_bodies_read(tmp_path: Pat
         f"[if] y = If<then_branch = {body}, else_branch = {body}>(yes) }}",
         [constant("yes", True, np.bool_)],
     )
-    after = clean(copy_of(model), Clean(opset=17), _context(model, tmp_path)).model
+    after = clean(copy_of(model), Clean(opset=17), context_of(model, tmp_path)).model
     assert [entry.name for entry in after.graph.node] == ["read_in_a_body", "if"]
-    assert _differs(model, after, tmp_path) < 1e-6
+    assert difference(model, after, tmp_path) < 1e-6
 
 
 def _model_of_2018(opset: int) -> onnx.ModelProto:
@@ -148,11 +126,11 @@ def test_operator_sets_before_11_are_raised_and_keep_what_they_compute(
     tmp_path: Path, opset: int
 ) -> None:
     before = _model_of_2018(opset)
-    after = clean(copy_of(before), Clean(opset=17), _context(before, tmp_path)).model
+    after = clean(copy_of(before), Clean(opset=17), context_of(before, tmp_path)).model
     assert opset_of(after) == 17
     assert [node.op_type for node in after.graph.node] == ["Clip", "Resize", "Pad", "Slice", "Conv"]
     assert [value.name for value in after.graph.input] == ["x"]
-    assert _differs(before, after, tmp_path) < 1e-6
+    assert difference(before, after, tmp_path) < 1e-6
 
 
 def test_clean_refuses_an_opset_that_cannot_be_converted(tmp_path: Path) -> None:
@@ -162,7 +140,7 @@ def test_clean_refuses_an_opset_that_cannot_be_converted(tmp_path: Path) -> None
         opset=18,
     )
     with pytest.raises(BuildError) as caught:
-        clean(model, Clean(opset=17), _context(model, tmp_path, opset_min=17, opset_max=17))
+        clean(model, Clean(opset=17), context_of(model, tmp_path, opset_min=17, opset_max=17))
     assert "needs opset 17…17, the model has 18" in str(caught.value)
     assert "the axes of ReduceMean are computed (node 'mean')" in str(caught.value)
     assert "export the model with opset 17" in str(caught.value)
@@ -171,7 +149,7 @@ def test_clean_refuses_an_opset_that_cannot_be_converted(tmp_path: Path) -> None
 def test_open_dimensions_are_refused_with_the_option_that_fixes_them(tmp_path: Path) -> None:
     model = cnn(batch="batch")
     with pytest.raises(BuildError) as caught:
-        fix_shapes(model, FixShapes(), _context(model, tmp_path, static_shapes=True))
+        fix_shapes(model, FixShapes(), context_of(model, tmp_path, static_shapes=True))
     assert "leaves open images: batch" in str(caught.value)
     assert "try: --shape images=…" in str(caught.value)
 
@@ -186,16 +164,16 @@ def test_optimize_merges_batch_normalization_into_the_convolution(tmp_path: Path
             numpy_helper.from_array(np.full(3, 0.5, dtype=np.float32), "v"),
         ],
     )
-    after = optimize(copy_of(model), Optimize(), _context(model, tmp_path)).model
+    after = optimize(copy_of(model), Optimize(), context_of(model, tmp_path)).model
     assert [node.op_type for node in after.graph.node] == ["Conv"]
-    assert _differs(model, after, tmp_path) < 1e-4
+    assert difference(model, after, tmp_path) < 1e-4
 
 
 def test_constants_that_optimization_makes_do_not_clash_with_those_of_a_later_session(
     tmp_path: Path,
 ) -> None:
     model = attention(mask_value=-64.0)
-    once = optimize(copy_of(model), Optimize(), _context(model, tmp_path)).model
+    once = optimize(copy_of(model), Optimize(), context_of(model, tmp_path)).model
     had = {tensor.name for tensor in model.graph.initializer}
     for tensor in once.graph.initializer:
         assert tensor.name in had or tensor.name.startswith("edgepack/")
@@ -203,19 +181,19 @@ def test_constants_that_optimization_makes_do_not_clash_with_those_of_a_later_se
 
 def test_a_mask_becomes_the_smallest_value_that_keeps_the_outputs(tmp_path: Path) -> None:
     before = attention()
-    result = clamp_mask(copy_of(before), ClampMask(), _context(before, tmp_path))
+    result = clamp_mask(copy_of(before), ClampMask(), context_of(before, tmp_path))
     (mask,) = [tensor for tensor in result.model.graph.initializer if tensor.name == "mask"]
     assert numpy_helper.to_array(mask).min() == -32.0
     assert result.notes == (
         "Mask constants (mask) became -32, with which the float outputs stay the same.",
     )
-    assert _differs(before, result.model, tmp_path) < 1e-4
+    assert difference(before, result.model, tmp_path) < 1e-4
 
 
 def test_a_large_negative_constant_that_is_no_mask_stays(tmp_path: Path) -> None:
     bias = numpy_helper.from_array(np.full(4, -2e4, dtype=np.float32), "bias")
     model = parsed_model("(float[1,4] x) => (float[1,4] y) { [add] y = Add(x, bias) }", [bias])
-    result = clamp_mask(copy_of(model), ClampMask(), _context(model, tmp_path))
+    result = clamp_mask(copy_of(model), ClampMask(), context_of(model, tmp_path))
     assert numpy_helper.to_array(result.model.graph.initializer[0]).min() == -2e4
     assert "stay: the outputs change without them" in result.notes[0]
 
@@ -231,7 +209,7 @@ def test_an_infinite_constant_that_is_no_mask_stays_beside_one_that_is(tmp_path:
     )
     before.graph.initializer.append(constant("floor", [-np.inf, 0.0, 1.0, 2.0]))
     before.graph.output[0].name = "y"
-    result = clamp_mask(copy_of(before), ClampMask(), _context(before, tmp_path))
+    result = clamp_mask(copy_of(before), ClampMask(), context_of(before, tmp_path))
     least = {
         tensor.name: numpy_helper.to_array(tensor).min()
         for tensor in result.model.graph.initializer
@@ -257,7 +235,7 @@ def test_all_passes_of_the_shipped_profiles_keep_what_a_model_computes(tmp_path:
             )
             after = run_float_passes(model, profile, context, silent).model
             assert model == before, "the source model is not changed"
-            assert _differs(before, after, tmp_path) < 1e-3
+            assert difference(before, after, tmp_path) < 1e-3
 
 
 def test_operators_that_a_provider_cannot_run_are_refused_by_name(tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ import onnx
 import onnxruntime
 import pytest
 from msgspec.structs import replace
-from onnx import numpy_helper, parser
+from onnx import numpy_helper
 
 from edgepack.packager.passes.split_weights import split_weights
 from edgepack.packager.profiles.reading import load_profile
+from tests.graphs import graph_model
 
 _GRAPHS = {
     "Conv": "y = Conv <group = 2, pads = [1, 1, 1, 1]> (x, w, b)",
@@ -24,15 +25,13 @@ def _as_8_bits(weights: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", list(_GRAPHS))
 def test_two_parts_of_8_bits_keep_16_bits_of_the_weights(kind: str) -> None:
-    model = parser.parse_model(
-        '<ir_version: 8, opset_import: ["" : 17]> agraph (float[1, 4, 8, 8] x) => '
-        f"(float[a, b, c, d] y) {{ {_GRAPHS[kind]} }}"
-    )
     rng = np.random.default_rng(2)
     weights = rng.normal(0, 1, _SHAPES[kind]).astype(np.float32)
     bias = rng.normal(0, 1, 6).astype(np.float32)
-    for name, values in (("w", weights), ("b", bias)):
-        model.graph.initializer.append(numpy_helper.from_array(values, name))
+    model = graph_model(
+        f"(float[1,4,8,8] x) => (float[a,b,c,d] y) {{ {_GRAPHS[kind]} }}",
+        {"w": weights, "b": bias},
+    )
     feeds = {"x": rng.normal(0, 1, (1, 4, 8, 8)).astype(np.float32)}
 
     def run(one: onnx.ModelProto) -> np.ndarray:

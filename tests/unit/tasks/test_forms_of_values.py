@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import parser
 
 from edgepack.packager.config.outputs import (
     OutputDeclaration,
@@ -23,6 +22,7 @@ from edgepack.tasks.contract import Agreement
 from edgepack.tasks.cross_check import find_doubt
 from edgepack.tasks.description import ModelDescription, Source, TaskOutputs
 from edgepack.tasks.table import TASKS
+from tests.graphs import graph_model
 
 _COUNT = 24
 _RNG = np.random.default_rng(0)
@@ -240,10 +240,7 @@ def test_a_single_share_may_be_declared_a_probability_and_loses_likelihood() -> 
 def test_a_row_behind_a_sigmoid_is_probabilities(
     operator: str, task: list[str], tmp_path: Path
 ) -> None:
-    model = parser.parse_model(
-        f"""<ir_version: 8, opset_import: ["": 17]> shares (float[1, 4] x) => (float[1, 4] y)
-        {{ z = {operator}(x) y = Identity(z) }}"""
-    )
+    model = graph_model(f"(float[1,4] x) => (float[1,4] y) {{ z = {operator}(x) y = Identity(z) }}")
     values: list[Outputs] = [{"y": np.full((1, 4), 0.5, np.float32)}]
     onnx.save(model, tmp_path / "model.onnx")
     found = find_shares(load_source(tmp_path / "model.onnx"), values, ["y"])
