@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
 
+from tests.graphs import graph_model
 from tests.simulators.building import build_archive
 
 WIDTH = 64
@@ -31,47 +31,21 @@ def classifier(slow_layers: int) -> onnx.ModelProto:
         "one": np.ones(1, np.float32),
         **{name: np.array([n if slow_layers else -n]) for name, n in FAULTS.items()},
     }
-    slow = [helper.make_node("Identity", ["x"], ["slow0"])]
     layers = max(slow_layers, 1)
-    for number in range(layers):
-        slow.append(helper.make_node("MatMul", [f"slow{number}", "same"], [f"slow{number + 1}"]))
-    nodes = [
-        helper.make_node("Equal", ["fault", "slow"], ["is_slow_row"]),
-        helper.make_node("Squeeze", ["is_slow_row"], ["is_slow"]),
-        helper.make_node(
-            "If",
-            ["is_slow"],
-            ["passed"],
-            then_branch=branch("slow", slow, f"slow{layers}"),
-            else_branch=branch("fast", [helper.make_node("Identity", ["x"], ["as"])], "as"),
-        ),
-        helper.make_node("MatMul", ["passed", "weights"], ["scores"], "classify"),
-        helper.make_node("Equal", ["fault", "failed"], ["fails"]),
-        helper.make_node("Cast", ["fails"], ["index"], to=TensorProto.INT64),
-        helper.make_node("Gather", ["row", "index"], ["nothing"], axis=0),
-        helper.make_node("Add", ["scores", "nothing"], ["added"]),
-        helper.make_node("Equal", ["fault", "not_finite"], ["is_nan"]),
-        helper.make_node("Where", ["is_nan", "zero", "one"], ["factor"]),
-        helper.make_node("Div", ["factor", "factor"], ["quotient"]),
-        helper.make_node("Mul", ["added", "quotient"], ["logits"]),
-        helper.make_node("Softmax", ["logits"], ["y"], "decide", axis=-1),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "shapes",
-        [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, WIDTH]),
-            helper.make_tensor_value_info("fault", TensorProto.INT64, [1]),
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, CLASSES])],
-        [numpy_helper.from_array(value, name) for name, value in values.items()],
+    slow = " ".join(f"slow{n + 1} = MatMul(slow{n}, same)" for n in range(layers))
+    branch = f"() => (float[1,{WIDTH}] {{}})"
+    return graph_model(
+        f"(float[1,{WIDTH}] x, int64[1] fault) => (float[1,{CLASSES}] y) {{ "
+        "is_slow_row = Equal(fault, slow) is_slow = Squeeze(is_slow_row) passed = If<"
+        f"then_branch = slow {branch.format(f'slow{layers}')} {{ slow0 = Identity(x) {slow} }}, "
+        f"else_branch = fast {branch.format('as')} {{ as = Identity(x) }}>(is_slow) "
+        "[classify] scores = MatMul(passed, weights) fails = Equal(fault, failed) "
+        f"index = Cast<to={onnx.TensorProto.INT64}>(fails) nothing = Gather<axis=0>(row, index) "
+        "added = Add(scores, nothing) is_nan = Equal(fault, not_finite) "
+        "factor = Where(is_nan, zero, one) quotient = Div(factor, factor) "
+        "logits = Mul(added, quotient) [decide] y = Softmax<axis=-1>(logits) }",
+        values,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
-def branch(name: str, nodes: list[onnx.NodeProto], output: str) -> onnx.GraphProto:
-    value = helper.make_tensor_value_info(output, TensorProto.FLOAT, [1, WIDTH])
-    return helper.make_graph(nodes, name, [], [value])
 
 
 def build(folder: Path, key: Path, number: int, slow_layers: int = SLOW_LAYERS) -> Path:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from edgepack.bundle.archive import pack
 from edgepack.bundle.chunks import entry
@@ -49,6 +49,7 @@ from edgepack.packager.reports.report import (
     VariantReport,
     encode_report,
 )
+from tests.graphs import graph_model
 from tests.unit.packager_io.models import save, save_with_external_data
 from tests.unit.packager_io.reports import make_report, make_variant
 
@@ -65,22 +66,17 @@ def _model(*, changed: float, is_second_quantized: bool = False) -> onnx.ModelPr
         numpy_helper.from_array(np.array(0.1, np.float32), "scale"),
         numpy_helper.from_array(np.array(0, np.int8), "zero"),
     ]
-    nodes = [helper.make_node("MatMul", ["x", "w1"], ["h"], name="first")]
+    pair, reads = "", "h"
     if is_second_quantized:
-        nodes += [
-            helper.make_node("QuantizeLinear", ["h", "scale", "zero"], ["hq"], name="q"),
-            helper.make_node("DequantizeLinear", ["hq", "scale", "zero"], ["hd"], name="dq"),
-        ]
-    reads = "hd" if is_second_quantized else "h"
-    nodes.append(helper.make_node("MatMul", [reads, "w2"], ["y"], name="second"))
-    graph = helper.make_graph(
-        nodes,
-        "two",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 250])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 250])],
+        pair, reads = (
+            "[q] hq = QuantizeLinear(h, scale, zero) [dq] hd = DequantizeLinear(hq, scale, zero)",
+            "hd",
+        )
+    return graph_model(
+        f"(float[1,250] x) => (float[1,250] y) {{ [first] h = MatMul(x, w1) {pair} "
+        f"[second] y = MatMul({reads}, w2) }}",
         weights,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def _bundle(

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from msgspec.structs import replace
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.build_file import read_config
@@ -19,33 +19,25 @@ from edgepack.packager.samples.files import OpenedSamples, open_samples
 from edgepack.packager.samples.recurrence import follow_states
 from edgepack.packager.source.fixed_inputs import Numbers, parse_value
 from edgepack.packager.source.model import SourceModel, load_source
+from tests.graphs import graph_model
 
 _node = helper.make_node
 _value = helper.make_tensor_value_info
 _RATE = {"rate": (16000,)}
 
 
-def _branch(name: str, factor: float) -> onnx.GraphProto:
+def _branch(name: str, factor: float) -> str:
     """Return two additions, with a constant of its own and through a nested If on the rank of `x`.
 
     Both branches use the same names inside, as exporters do.
     """
-    same = helper.make_graph([_node("Identity", ["h"], ["s"])], "same", [], [_value("s", 1, None)])
-    flat = helper.make_graph([_node("Squeeze", ["h"], ["f"])], "flat", [], [_value("f", 1, None)])
-    return helper.make_graph(
-        [
-            _node("Mul", ["x", "factor"], ["h"], name="scale"),
-            _node("Shape", ["x"], ["sizes"], name="sizes"),
-            _node("Size", ["sizes"], ["rank"], name="rank"),
-            _node("Constant", [], ["two"], value_int=2),
-            _node("Equal", ["rank", "two"], ["is_plain"], name="is_plain"),
-            _node("Identity", ["rate"], ["copy"], name="copy"),
-            _node("If", ["is_plain"], ["out"], name="nested", then_branch=same, else_branch=flat),
-        ],
-        name,
-        [],
-        [_value("out", TensorProto.FLOAT, None), _value("copy", TensorProto.INT64, None)],
-        [numpy_helper.from_array(np.array(factor, np.float32), "factor")],
+    return (
+        f"{name} () => (float[] out, int64[] copy) <float factor = {{{factor}}}> {{ "
+        "[scale] h = Mul(x, factor) [sizes] sizes = Shape(x) [rank] rank = Size(sizes) "
+        "two = Constant<value_int=2>() [is_plain] is_plain = Equal(rank, two) "
+        "[copy] copy = Identity(rate) "
+        "[nested] out = If<then_branch = same () => (float[] s) { s = Identity(h) }, "
+        "else_branch = flat () => (float[] f) { f = Squeeze(h) }>(is_plain) }"
     )
 
 
@@ -53,24 +45,13 @@ def _two_rates(rate_shape: tuple[int | str, ...] = ()) -> onnx.ModelProto:
     """Return x float32 (batch, 4) and rate int64 () to y = x * 2 at 16000, else x * 3; and the
     rate.
     """
-    graph = helper.make_graph(
-        [
-            _node("Constant", [], ["high"], value_int=16000),
-            _node("Equal", ["rate", "high"], ["is_high"], name="compare"),
-            _node(
-                "If",
-                ["is_high"],
-                ["y", "same_rate"],
-                name="choice",
-                then_branch=_branch("then", 2.0),
-                else_branch=_branch("else", 3.0),
-            ),
-        ],
-        "graph",
-        [_value("rate", TensorProto.INT64, rate_shape), _value("x", 1, ["batch", 4])],
-        [_value("y", 1, ["batch", 4]), _value("same_rate", TensorProto.INT64, rate_shape)],
+    rate = f"int64[{','.join(map(str, rate_shape))}]" if rate_shape else "int64"
+    return graph_model(
+        f"({rate} rate, float[batch,4] x) => (float[batch,4] y, {rate} same_rate) {{ "
+        "high = Constant<value_int=16000>() [compare] is_high = Equal(rate, high) "
+        f"[choice] y, same_rate = If<then_branch = {_branch('then', 2.0)}, "
+        f"else_branch = {_branch('else', 3.0)}>(is_high) }}"
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def _load(

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from msgspec.structs import replace
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.gates.chains import run_samples
@@ -17,6 +17,7 @@ from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.source.model import load_source
 from edgepack.packager.tensors.sequence import Feeds, Mask, Samples
 from edgepack.tasks.arrays import Outputs
+from tests.graphs import graph_model
 from tests.unit.packager_io.models import save
 
 _ROWS, _WIDTH, _COUNT = 6, 16, 12
@@ -26,35 +27,24 @@ def _attention(path: Path, *, obeys: bool) -> Path:
     """Return each token's vector plus the mean of all vectors, or of the unmasked vectors."""
     table = np.random.default_rng(0).normal(size=(20, _WIDTH)).astype(np.float32)
     weights = "as_float" if obeys else "ones"
-    nodes = [
-        helper.make_node("Gather", ["table", "tokens"], ["vectors"]),
-        helper.make_node("Cast", ["look_at"], ["as_float"], to=TensorProto.FLOAT),
-        helper.make_node("Pow", ["as_float", "zero"], ["ones"]),
-        helper.make_node("Unsqueeze", [weights, "last"], ["column"]),
-        helper.make_node("Mul", ["vectors", "column"], ["seen"]),
-        helper.make_node("ReduceSum", ["seen", "middle"], ["sum"]),
-        helper.make_node("ReduceSum", ["column", "middle"], ["count"]),
-        helper.make_node("Div", ["sum", "count"], ["mean"]),
-        helper.make_node("Add", ["vectors", "mean"], ["hidden"]),
-    ]
     constants: dict[str, npt.NDArray[Any]] = {
         "table": table,
         "zero": np.zeros(1, np.float32),
         "last": np.array([2], np.int64),
         "middle": np.array([1], np.int64),
     }
-    graph = helper.make_graph(
-        nodes,
-        "attention",
-        [
-            helper.make_tensor_value_info(name, TensorProto.INT64, [1, _ROWS])
-            for name in ("tokens", "look_at")
-        ],
-        [helper.make_tensor_value_info("hidden", TensorProto.FLOAT, [1, _ROWS, _WIDTH])],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    model = graph_model(
+        f"(int64[1,{_ROWS}] tokens, int64[1,{_ROWS}] look_at) "
+        f"=> (float[1,{_ROWS},{_WIDTH}] hidden) {{ vectors = Gather(table, tokens) "
+        f"as_float = Cast<to={TensorProto.FLOAT}>(look_at) ones = Pow(as_float, zero) "
+        f"column = Unsqueeze({weights}, last) seen = Mul(vectors, column) "
+        "sum = ReduceSum(seen, middle) count = ReduceSum(column, middle) "
+        "mean = Div(sum, count) hidden = Add(vectors, mean) }",
+        constants,
+        opset=18,
+        ir_version=10,
     )
-    opset = [helper.make_opsetid("", 18)]
-    return save(helper.make_model(graph, opset_imports=opset, ir_version=10), path)
+    return save(model, path)
 
 
 def _sentences(*, filled: bool = False) -> Samples:

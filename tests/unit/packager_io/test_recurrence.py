@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import InputDeclaration, RawInput, TokenInput
@@ -16,6 +15,7 @@ from edgepack.packager.source.model import load_source
 from edgepack.packager.tensors.sequence import Feeds, Samples, State
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.tasks.arrays import Outputs
+from tests.graphs import graph_model
 
 STATE = State(input="state", output="stateN")
 
@@ -116,24 +116,12 @@ def test_a_declared_output_must_exist_and_fit() -> None:
 
 def _summing(path: Path) -> Path:
     """Compute stateN = state / 2 + x, y = stateN * 3."""
-    graph = helper.make_graph(
-        [
-            helper.make_node("Mul", ["state", "half"], ["kept"]),
-            helper.make_node("Add", ["kept", "x"], ["stateN"]),
-            helper.make_node("Mul", ["stateN", "three"], ["y"]),
-        ],
-        "summing",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "state")],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("y", "stateN")],
-        [
-            numpy_helper.from_array(np.array([value], dtype=np.float32), name)
-            for name, value in (("half", 0.5), ("three", 3.0))
-        ],
+    model = graph_model(
+        "(float[1] x, float[1] state) => (float[1] y, float[1] stateN) { kept = Mul(state, half) "
+        "stateN = Add(kept, x) y = Mul(stateN, three) }",
+        {"half": np.array([0.5], np.float32), "three": np.array([3.0], np.float32)},
     )
-    opsets = [helper.make_opsetid("", 17)]
-    path.write_bytes(
-        helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
-    )
+    path.write_bytes(model.SerializeToString())
     return path
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.graph.shape_inference import add_shapes
@@ -23,7 +23,6 @@ from tests.unit.packager_passes.models import (
     attention,
     cnn,
     constant,
-    make_model,
     parsed_model,
     samples_for,
     weight,
@@ -138,25 +137,13 @@ def test_moving_data_between_32_bit_nodes_needs_no_conversion(tmp_path: Path) ->
 
 
 def test_bodies_of_control_flow_and_tensors_that_they_read_stay_32_bit(tmp_path: Path) -> None:
-    def body(name: str, kind: str) -> onnx.GraphProto:
-        info = helper.make_tensor_value_info(name, TensorProto.FLOAT, [4])
-        return helper.make_graph([helper.make_node(kind, ["r"], [name])], name, [], [info])
+    def body(name: str, kind: str) -> str:
+        return f"{name} () => (float[4] {name}) {{ {name} = {kind}(r) }}"
 
-    model = make_model(
-        [
-            helper.make_node("Mul", ["x", "two"], ["r"], name="double"),
-            helper.make_node(
-                "If",
-                ["yes"],
-                ["chosen"],
-                name="if",
-                then_branch=body("then", "Relu"),
-                else_branch=body("else", "Neg"),
-            ),
-            helper.make_node("Add", ["chosen", "r"], ["y"], name="add"),
-        ],
-        {"x": [4]},
-        {"y": [4]},
+    model = parsed_model(
+        "(float[4] x) => (float[4] y) { [double] r = Mul(x, two) "
+        f"[if] chosen = If<then_branch = {body('then', 'Relu')}, "
+        f"else_branch = {body('else', 'Neg')}>(yes) [add] y = Add(chosen, r) }}",
         [constant("two", 2.0), constant("yes", True, np.bool_)],
     )
     add_shapes(model)

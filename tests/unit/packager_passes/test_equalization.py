@@ -13,13 +13,7 @@ from edgepack.packager.quantization.equalization.cross_layer import can_equalize
 from edgepack.packager.quantization.equalization.smooth import can_smooth, smooth
 from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
 from edgepack.packager.tensors.sequence import Feeds, Samples
-from tests.unit.packager_passes.models import (
-    constant,
-    make_model,
-    parsed_model,
-    samples_for,
-    weight,
-)
+from tests.unit.packager_passes.models import constant, parsed_model, samples_for, weight
 
 node = helper.make_node
 _AFFINE = {"gain/smoothed", "shift/smoothed"}
@@ -42,26 +36,16 @@ def _with_outlier(name: str, size: int) -> onnx.TensorProto:
 
 def _normalized(*, has_residual: bool, is_decomposed: bool = False) -> onnx.ModelProto:
     """A LayerNormalization with one huge channel, read by a MatMul and a Gemm; a third product."""
+    normalize = "[norm] h = LayerNormalization<axis=-1>(x, gamma, beta)"
     if is_decomposed:
-        nodes = [
-            node("MeanVarianceNormalization", ["x"], ["n"], name="normalize", axes=[1]),
-            node("Mul", ["n", "gamma"], ["g"], name="gain"),
-            node("Add", ["g", "beta"], ["h"], name="shift"),
-        ]
-    else:
-        nodes = [node("LayerNormalization", ["x", "gamma", "beta"], ["h"], name="norm", axis=-1)]
-    nodes += [
-        node("MatMul", ["h", "w1"], ["a"], name="first"),
-        node("Gemm", ["h", "w2", "b2"], ["b"], name="second", transB=1),
-        node("Add", ["a", "b"], ["c"], name="sum"),
-        node("Relu", ["c"], ["r"], name="relu"),
-        node("MatMul", ["r", "w3"], ["d"], name="third"),
-        node("Add", ["d", "h" if has_residual else "c"], ["y"], name="residual"),
-    ]
-    return make_model(
-        nodes,
-        {"x": [4, 8]},
-        {"y": [4, 8]},
+        normalize = (
+            "[normalize] n = MeanVarianceNormalization<axes=[1]>(x) [gain] g = Mul(n, gamma) "
+            "[shift] h = Add(g, beta)"
+        )
+    return parsed_model(
+        f"(float[4,8] x) => (float[4,8] y) {{ {normalize} [first] a = MatMul(h, w1) "
+        "[second] b = Gemm<transB=1>(h, w2, b2) [sum] c = Add(a, b) [relu] r = Relu(c) "
+        f"[third] d = MatMul(r, w3) [residual] y = Add(d, {'h' if has_residual else 'c'}) }}",
         [
             _with_outlier("gamma", 8),
             weight("beta", 8),
@@ -113,19 +97,11 @@ def test_a_residual_keeps_its_own_values(tmp_path: Path) -> None:
 def test_reshapes_before_the_products_are_looked_through(
     tmp_path: Path, has_residual: bool
 ) -> None:
-    model = make_model(
-        [
-            node("LayerNormalization", ["x", "gamma"], ["n"], name="norm", axis=-1),
-            node("Reshape", ["n", "flat"], ["f1"], name="flatten1"),
-            node("Reshape", ["n", "flat"], ["f2"], name="flatten2"),
-            node("Gemm", ["f1", "w1"], ["a"], name="first"),
-            node("Gemm", ["f2", "w2"], ["b"], name="second"),
-            node("Add", ["a", "b"], ["c"], name="sum"),
-            node("Reshape", ["c", "back"], ["d"], name="restore"),
-            node("Add", ["d", "n" if has_residual else "x"], ["y"], name="residual"),
-        ],
-        {"x": [2, 4, 8]},
-        {"y": [2, 4, 8]},
+    model = parsed_model(
+        "(float[2,4,8] x) => (float[2,4,8] y) { [norm] n = LayerNormalization<axis=-1>(x, gamma) "
+        "[flatten1] f1 = Reshape(n, flat) [flatten2] f2 = Reshape(n, flat) "
+        "[first] a = Gemm(f1, w1) [second] b = Gemm(f2, w2) [sum] c = Add(a, b) "
+        f"[restore] d = Reshape(c, back) [residual] y = Add(d, {'n' if has_residual else 'x'}) }}",
         [
             _with_outlier("gamma", 8),
             weight("w1", 8, 8),
@@ -194,27 +170,18 @@ def _uneven(kind: str, *, group: int = 1, transposed: int = 0) -> onnx.ModelProt
     uneven = np.geomspace(1e-3, 1.0, 8)
     if kind == "Gemm":
         w1 = numpy_helper.to_array(weight("w1", 8, 8)) * uneven[None, :]
-        layers = [
-            node("Gemm", ["x", "w1", "b1"], ["h"], name="first"),
-            node("Relu", ["h"], ["r"], name="between"),
-            node("Gemm", ["r", "w2"], ["y"], name="second", transB=transposed),
-        ]
-        shapes: tuple[list[int], list[int]] = ([2, 8], [2, 8])
+        layer, how = "Gemm", f"<transB={transposed}>"
+        before, after = "[2,8]", "[2,8]"
         w2 = weight("w2", 8, 8, seed=1)
     else:
         w1 = numpy_helper.to_array(weight("w1", 8, 3, 3, 3)) * uneven[:, None, None, None]
-        inner = ["h", "slope"] if kind == "PRelu" else ["h", "zero", "six"]
-        layers = [
-            node("Conv", ["x", "w1", "b1"], ["h"], name="first"),
-            node(kind, inner if kind in ("PRelu", "Clip") else ["h"], ["r"], name="between"),
-            node("Conv", ["r", "w2"], ["y"], name="second", group=group),
-        ]
-        shapes = ([1, 3, 8, 8], [1, 8, 4, 4])
+        layer, how = "Conv", f"<group={group}>"
+        before, after = "[1,3,8,8]", "[1,8,4,4]"
         w2 = weight("w2", 8, 8 // group, 3, 3, seed=1)
-    return make_model(
-        layers,
-        {"x": shapes[0]},
-        {"y": shapes[1]},
+    between = {"Gemm": "Relu(h)", "PRelu": "PRelu(h, slope)", "Clip": "Clip(h, zero, six)"}
+    return parsed_model(
+        f"(float{before} x) => (float{after} y) {{ [first] h = {layer}(x, w1, b1) "
+        f"[between] r = {between.get(kind, f'{kind}(h)')} [second] y = {layer}{how}(r, w2) }}",
         [
             numpy_helper.from_array(w1.astype(np.float32), "w1"),
             weight("b1", 8),

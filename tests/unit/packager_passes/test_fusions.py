@@ -12,38 +12,23 @@ from edgepack.packager.passes.fuse_transformer import fuse_transformer
 from edgepack.packager.passes.optimize import optimize
 from edgepack.packager.profiles.pass_settings import FuseTransformer, Optimize
 from edgepack.packager.profiles.reading import resolve_profile
-from tests.unit.packager_passes.models import constant, make_model, weight
+from tests.unit.packager_passes.models import constant, parsed_model, weight
 from tests.unit.packager_passes.passing import context_of, copy_of, difference, kinds_of
 
 node = helper.make_node
 
 
 _LAST = {
-    "half last": [
-        node("Mul", ["x", "plus"], ["product"], name="product"),
-        node("Mul", ["product", "half"], ["y"], name="gelu"),
-    ],
-    "half first": [
-        node("Mul", ["plus", "half"], ["product"], name="product"),
-        node("Mul", ["x", "product"], ["y"], name="gelu"),
-    ],
-    "half beside": [
-        node("Mul", ["x", "half"], ["product"], name="product"),
-        node("Mul", ["product", "plus"], ["y"], name="gelu"),
-    ],
+    "half last": "[product] product = Mul(x, plus) [gelu] y = Mul(product, half)",
+    "half first": "[product] product = Mul(plus, half) [gelu] y = Mul(x, product)",
+    "half beside": "[product] product = Mul(x, half) [gelu] y = Mul(product, plus)",
 }
 
 
 def _gelu(order: str, *, opset: int, one: float = 1.0) -> onnx.ModelProto:
-    return make_model(
-        [
-            node("Div", ["x", "root"], ["scaled"], name="scaled"),
-            node("Erf", ["scaled"], ["erf"], name="erf"),
-            node("Add", ["erf", "one"], ["plus"], name="plus"),
-            *_LAST[order],
-        ],
-        {"x": [4, 8]},
-        {"y": [4, 8]},
+    return parsed_model(
+        "(float[4,8] x) => (float[4,8] y) { [scaled] scaled = Div(x, root) "
+        f"[erf] erf = Erf(scaled) [plus] plus = Add(erf, one) {_LAST[order]} }}",
         [constant("root", 2.0**0.5), constant("one", one), constant("half", 0.5)],
         opset=opset,
     )
@@ -83,30 +68,16 @@ def test_a_formula_that_only_looks_like_gelu_stays(tmp_path: Path) -> None:
 
 
 _CUBES = {
-    "factor first": [
-        node("Mul", ["k", "x"], ["kx"], name="kx"),
-        node("Mul", ["x", "kx"], ["kxx"], name="kxx"),
-        node("Mul", ["x", "kxx"], ["cube"], name="cube"),
-    ],
-    "power": [
-        node("Pow", ["x", "three"], ["xxx"], name="power"),
-        node("Mul", ["xxx", "k"], ["cube"], name="cube"),
-    ],
+    "factor first": "[kx] kx = Mul(k, x) [kxx] kxx = Mul(x, kx) [cube] cube = Mul(x, kxx)",
+    "power": "[power] xxx = Pow(x, three) [cube] cube = Mul(xxx, k)",
 }
 
 
 def _fast_gelu(order: str, cube: str, *, k: float = 0.044715) -> onnx.ModelProto:
-    return make_model(
-        [
-            *_CUBES[cube],
-            node("Add", ["cube", "x"], ["sum"], name="sum"),
-            node("Mul", ["sum", "root"], ["scaled"], name="scaled"),
-            node("Tanh", ["scaled"], ["erf"], name="tanh"),
-            node("Add", ["one", "erf"], ["plus"], name="plus"),
-            *_LAST[order],
-        ],
-        {"x": [4, 8]},
-        {"y": [4, 8]},
+    return parsed_model(
+        f"(float[4,8] x) => (float[4,8] y) {{ {_CUBES[cube]} [sum] sum = Add(cube, x) "
+        "[scaled] scaled = Mul(sum, root) [tanh] erf = Tanh(scaled) "
+        f"[plus] plus = Add(one, erf) {_LAST[order]} }}",
         [
             constant("root", (2.0 / np.pi) ** 0.5),
             constant("one", 1.0),
@@ -148,21 +119,13 @@ def test_what_is_no_such_gelu_stays(tmp_path: Path, what: str) -> None:
 
 
 def _layer_norm(*, square: str = "Pow", axis: int = -1, opset: int = 17) -> onnx.ModelProto:
-    squared = ["d", "two"] if square == "Pow" else ["d", "d"]
-    return make_model(
-        [
-            node("ReduceMean", ["x"], ["m"], name="mean", axes=[axis]),
-            node("Sub", ["x", "m"], ["d"], name="centered"),
-            node(square, squared, ["s"], name="square"),
-            node("ReduceMean", ["s"], ["v"], name="variance", axes=[axis]),
-            node("Add", ["v", "epsilon"], ["e"], name="epsilon"),
-            node("Sqrt", ["e"], ["r"], name="root"),
-            node("Div", ["d", "r"], ["n"], name="divided"),
-            node("Mul", ["n", "scale"], ["g"], name="scaled"),
-            node("Add", ["g", "bias"], ["y"], name="shifted"),
-        ],
-        {"x": [2, 8, 8]},
-        {"y": [2, 8, 8]},
+    squared = "d, two" if square == "Pow" else "d, d"
+    return parsed_model(
+        f"(float[2,8,8] x) => (float[2,8,8] y) {{ [mean] m = ReduceMean<axes=[{axis}]>(x) "
+        f"[centered] d = Sub(x, m) [square] s = {square}({squared}) "
+        f"[variance] v = ReduceMean<axes=[{axis}]>(s) [epsilon] e = Add(v, epsilon) "
+        "[root] r = Sqrt(e) [divided] n = Div(d, r) [scaled] g = Mul(n, scale) "
+        "[shifted] y = Add(g, bias) }",
         [
             constant("two", 2.0),
             constant("epsilon", 1e-5),
@@ -197,21 +160,11 @@ def test_a_layer_normalization_before_opset_17_stays_and_the_note_says_so(tmp_pa
 
 def _residual_blocks() -> onnx.ModelProto:
     """What ONNX Runtime makes SkipLayerNormalization and FusedMatMul of."""
-    return make_model(
-        [
-            node("MatMul", ["x", "w"], ["a"], name="product"),
-            node("Add", ["a", "x"], ["sum"], name="residual"),
-            node("LayerNormalization", ["sum", "scale", "bias"], ["h"], name="norm", axis=-1),
-            *[
-                node("Div", ["h", "root"], ["scaled"], name="scaled"),
-                node("Erf", ["scaled"], ["erf"], name="erf"),
-                node("Add", ["erf", "one"], ["plus"], name="plus"),
-                node("Mul", ["h", "plus"], ["twice"], name="twice"),
-                node("Mul", ["twice", "half"], ["y"], name="gelu"),
-            ],
-        ],
-        {"x": [2, 8, 8]},
-        {"y": [2, 8, 8]},
+    return parsed_model(
+        "(float[2,8,8] x) => (float[2,8,8] y) { [product] a = MatMul(x, w) "
+        "[residual] sum = Add(a, x) [norm] h = LayerNormalization<axis=-1>(sum, scale, bias) "
+        "[scaled] scaled = Div(h, root) [erf] erf = Erf(scaled) [plus] plus = Add(erf, one) "
+        "[twice] twice = Mul(h, plus) [gelu] y = Mul(twice, half) }",
         [
             weight("w", 8, 8),
             numpy_helper.from_array(np.ones(8, dtype=np.float32), "scale"),

@@ -85,31 +85,21 @@ def _model_of_2018(opset: int) -> onnx.ModelProto:
 
     Initializers are inputs too, as IR version 3 wanted it.
     """
-    node = helper.make_node
+    scales: list[onnx.TensorProto] = []
     if opset < 9:
-        enlarged, scales = (
-            node("Upsample", ["c"], ["u"], mode="linear", scales=[1.0, 1.0, 2.0, 2.0]),
-            [],
-        )
+        enlarged = 'Upsample<mode="linear", scales=[1.0,1.0,2.0,2.0]>(c)'
     else:
-        name = "Upsample" if opset < 10 else "Resize"
-        enlarged = node(name, ["c", "scales"], ["u"], mode="linear")
+        enlarged = f'{"Upsample" if opset < 10 else "Resize"}<mode="linear">(c, scales)'
         scales = [constant("scales", [1, 1, 2, 2])]
-    cut = node("Slice", ["p"], ["s"], axes=[2], starts=[1], ends=[-2])
+    cut = "Slice<axes=[2], starts=[1], ends=[-2]>(p)"
     if opset >= 10:
-        cut = node("Slice", ["p", "starts", "ends", "axes"], ["s"])
+        cut = "Slice(p, starts, ends, axes)"
         bounds = {"starts": [1], "ends": [-2], "axes": [2]}
         scales += [constant(name, value, np.int64) for name, value in bounds.items()]
-    model = make_model(
-        [
-            node("Clip", ["x"], ["c"], min=-0.5, max=0.75),
-            enlarged,
-            node("Pad", ["u"], ["p"], mode="constant", value=0.25, pads=[0, 0, 1, 1, 0, 0, 1, 1]),
-            cut,
-            node("Conv", ["s", "w"], ["y"], pads=[1, 1, 1, 1]),
-        ],
-        {"x": [1, 3, 4, 5]},
-        {"y": [1, 4, 7, 12]},
+    model = parsed_model(
+        "(float[1,3,4,5] x) => (float[1,4,7,12] y) { c = Clip<min=-0.5, max=0.75>(x) "
+        f'u = {enlarged} p = Pad<mode="constant", value=0.25, pads=[0,0,1,1,0,0,1,1]>(u) '
+        f"s = {cut} y = Conv<pads=[1,1,1,1]>(s, w) }}",
         [weight("w", 4, 3, 3, 3), *scales],
         opset=opset,
     )

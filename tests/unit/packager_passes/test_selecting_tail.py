@@ -26,7 +26,7 @@ from edgepack.packager.tasks.describe import with_heads
 from edgepack.packager.tensors.sequence import SampleSplit
 from edgepack.tasks.arrays import Outputs
 from tests.unit.packager_passes.declaring import declare
-from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
+from tests.unit.packager_passes.models import constant, parsed_model, samples_for, weight
 from tests.unit.packager_passes.preparing import prepare
 
 _BOXES, _SCORES = "all_boxes", "all_scores"
@@ -34,27 +34,16 @@ _BOXES, _SCORES = "all_boxes", "all_scores"
 
 def _detector(*, has_decoder: bool = False) -> onnx.ModelProto:
     """64 boxes and scores, of which TopK takes eight; with a layer after it, or none."""
-    nodes = [
-        helper.make_node("Conv", ["x", "w0"], ["c0"], name="conv", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c0"], ["r0"], name="relu"),
-        helper.make_node("Conv", ["r0", "wb"], ["cb"], name="box"),
-        helper.make_node("Reshape", ["cb", "box_shape"], ["rb"], name="rows"),
-        helper.make_node("Exp", ["rb"], ["eb"], name="exp"),
-        helper.make_node("Transpose", ["eb"], [_BOXES], name="turn", perm=[0, 2, 1]),
-        helper.make_node("Conv", ["r0", "ws"], ["cs"], name="score"),
-        helper.make_node("Reshape", ["cs", "score_shape"], ["rs"], name="row"),
-        helper.make_node("Sigmoid", ["rs"], [_SCORES], name="sigmoid"),
-        helper.make_node("TopK", [_SCORES, "k"], ["scores", "places"], name="top", axis=1),
-        helper.make_node("Unsqueeze", ["places", "last"], ["columns"], name="columns"),
-        helper.make_node("Expand", ["columns", "wide"], ["where"], name="where"),
-        helper.make_node("GatherElements", [_BOXES, "where"], ["taken"], name="take", axis=1),
-    ]
-    last = ("MatMul", ["taken", "wd"]) if has_decoder else ("Mul", ["taken", "scale"])
-    nodes.append(helper.make_node(*last, ["boxes"], name="last"))
-    return make_model(
-        nodes,
-        {"x": [1, 3, 8, 8]},
-        {"boxes": [1, 8, 4], "scores": [1, 8]},
+    last = "MatMul(taken, wd)" if has_decoder else "Mul(taken, scale)"
+    return parsed_model(
+        "(float[1,3,8,8] x) => (float[1,8,4] boxes, float[1,8] scores) { "
+        "[conv] c0 = Conv<pads=[1,1,1,1]>(x, w0) [relu] r0 = Relu(c0) [box] cb = Conv(r0, wb) "
+        "[rows] rb = Reshape(cb, box_shape) [exp] eb = Exp(rb) "
+        f"[turn] {_BOXES} = Transpose<perm=[0,2,1]>(eb) [score] cs = Conv(r0, ws) "
+        f"[row] rs = Reshape(cs, score_shape) [sigmoid] {_SCORES} = Sigmoid(rs) "
+        f"[top] scores, places = TopK<axis=1>({_SCORES}, k) "
+        "[columns] columns = Unsqueeze(places, last) [where] where = Expand(columns, wide) "
+        f"[take] taken = GatherElements<axis=1>({_BOXES}, where) [last] boxes = {last} }}",
         [
             weight("w0", 8, 3, 3, 3),
             weight("wb", 4, 8, 1, 1, seed=1, scale=0.1),

@@ -14,21 +14,16 @@ from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from tests.unit.packager_passes.candidate_specs import spec
-from tests.unit.packager_passes.models import constant, make_model, parsed_model, samples_for
+from tests.unit.packager_passes.models import constant, parsed_model, samples_for
 from tests.unit.packager_passes.passing import context_of, copy_of, difference, kinds_of
 
 node = helper.make_node
 
 
 def _reshaped(perm: list[int], inner: list[int], shapes: tuple[list[int], ...]) -> onnx.ModelProto:
-    return make_model(
-        [
-            node("Reshape", ["x", "inner"], ["a"], name="split"),
-            node("Transpose", ["a"], ["b"], name="move", perm=perm),
-            node("Reshape", ["b", "after"], ["y"], name="join"),
-        ],
-        {"x": shapes[0]},
-        {"y": shapes[1]},
+    return parsed_model(
+        f"(float{shapes[0]} x) => (float{shapes[1]} y) {{ [split] a = Reshape(x, inner) "
+        f"[move] b = Transpose<perm={perm}>(a) [join] y = Reshape(b, after) }}",
         [constant("inner", inner, np.int64), constant("after", shapes[1], np.int64)],
     )
 
@@ -64,18 +59,10 @@ def test_channels_that_are_ordered_otherwise_stay(tmp_path: Path) -> None:
 
 
 def _normalization(*, is_clipped: bool, epsilon: float = 1e-12) -> onnx.ModelProto:
-    between = [
-        node("Clip", ["n", "epsilon"], ["c"], name="clip"),
-        node("Expand", ["c", "shape"], ["e"], name="expand"),
-    ]
-    return make_model(
-        [
-            node("ReduceL2", ["x"], ["n"], name="norm", axes=[1], keepdims=1),
-            *(between if is_clipped else []),
-            node("Div", ["x", "e" if is_clipped else "n"], ["y"], name="divide"),
-        ],
-        {"x": [2, 8]},
-        {"y": [2, 8]},
+    between = "[clip] c = Clip(n, epsilon) [expand] e = Expand(c, shape)" if is_clipped else ""
+    return parsed_model(
+        "(float[2,8] x) => (float[2,8] y) { [norm] n = ReduceL2<axes=[1], keepdims=1>(x) "
+        f"{between} [divide] y = Div(x, {'e' if is_clipped else 'n'}) }}",
         [constant("epsilon", epsilon), constant("shape", [2, 8], np.int64)] if is_clipped else [],
     )
 
@@ -110,26 +97,15 @@ def test_gelu_of_onnx_runtimes_own_is_quantized_too(tmp_path: Path) -> None:
 
 
 _SWISH = {
-    "divided last": [
-        node("Mul", ["x", "c"], ["m"], name="gate"),
-        node("Div", ["m", "six"], ["y"], name="divide"),
-    ],
-    "divided first": [
-        node("Mul", ["c", "sixth"], ["m"], name="divide"),
-        node("Mul", ["m", "x"], ["y"], name="gate"),
-    ],
+    "divided last": "[gate] m = Mul(x, c) [divide] y = Div(m, six)",
+    "divided first": "[divide] m = Mul(c, sixth) [gate] y = Mul(m, x)",
 }
 
 
 def _hard_swish(order: str, *, three: float = 3.0) -> onnx.ModelProto:
-    return make_model(
-        [
-            node("Add", ["x", "three"], ["a"], name="plus"),
-            node("Clip", ["a", "zero", "six"], ["c"], name="clip"),
-            *_SWISH[order],
-        ],
-        {"x": [2, 8]},
-        {"y": [2, 8]},
+    return parsed_model(
+        "(float[2,8] x) => (float[2,8] y) { [plus] a = Add(x, three) "
+        f"[clip] c = Clip(a, zero, six) {_SWISH[order]} }}",
         [
             constant("three", [three]),
             constant("zero", 0.0),
@@ -167,11 +143,10 @@ def test_a_clip_of_something_else_is_no_hard_swish(tmp_path: Path) -> None:
 def test_a_mean_over_height_and_width_becomes_a_pooling(
     tmp_path: Path, keeps: int, axes: list[int]
 ) -> None:
-    model = make_model(
-        [node("ReduceMean", ["x"], ["y"], name="mean", axes=axes, keepdims=keeps)],
-        {"x": [1, 4, 6, 6]},
-        {"y": [1, 4, 1, 1] if keeps else [1, 4]},
-        [],
+    after = "1,4,1,1" if keeps else "1,4"
+    model = parsed_model(
+        f"(float[1,4,6,6] x) => (float[{after}] y) "
+        f"{{ [mean] y = ReduceMean<axes={axes}, keepdims={keeps}>(x) }}"
     )
     result = vitisai_preprocess(
         copy_of(model), VitisAiPreprocess(), context_of(model, tmp_path, "Gelu")
@@ -193,12 +168,10 @@ def test_a_mean_over_channels_stays(tmp_path: Path) -> None:
 
 
 def _average(height: int, width: int, kind: str = "GlobalAveragePool") -> onnx.ModelProto:
-    pool = (
-        node("GlobalAveragePool", ["x"], ["y"], name="average")
-        if kind == "GlobalAveragePool"
-        else node(kind, ["x"], ["y"], name="average", axes=[2, 3])
+    how = "" if kind == "GlobalAveragePool" else "<axes=[2,3]>"
+    return parsed_model(
+        f"(float[1,2,{height},{width}] x) => (float[1,2,1,1] y) {{ [average] y = {kind}{how}(x) }}"
     )
-    return make_model([pool], {"x": [1, 2, height, width]}, {"y": [1, 2, 1, 1]}, [])
 
 
 @pytest.mark.parametrize(

@@ -59,19 +59,13 @@ def test_a_reciprocal_becomes_a_quotient_with_the_same_value(tmp_path: Path) -> 
 
 def _gated(rows: int, *, gate_of: str = "c", swapped: bool = False) -> onnx.ModelProto:
     """A convolution of x (1, 3, rows, 5) times the Sigmoid of a tensor, and once more added."""
-    node = helper.make_node
-    factors = ["s", "c"] if swapped else ["c", "s"]
-    nodes = [
-        node("Conv", ["x", "w"], ["c"], name="conv"),
-        node("Conv", ["x", "v"], ["d"], name="other"),
-        node("Sigmoid", [gate_of], ["s"], name="sigmoid"),
-        node("Mul", factors, ["g"], name="gate"),
-        node("Add", ["g", "c"], ["h"], name="add"),
-        node("Add", ["h", "d"], ["y"], name="last"),
-    ]
-    shape = (1, 3, rows, 5)
-    weights = [weight("w", 3, 3, 1, 1), weight("v", 3, 3, 1, 1, seed=1)]
-    return make_model(nodes, {"x": shape}, {"y": shape}, weights)
+    shape = f"[1,3,{rows},5]"
+    return parsed_model(
+        f"(float{shape} x) => (float{shape} y) {{ [conv] c = Conv(x, w) [other] d = Conv(x, v) "
+        f"[sigmoid] s = Sigmoid({gate_of}) [gate] g = Mul({'s, c' if swapped else 'c, s'}) "
+        "[add] h = Add(g, c) [last] y = Add(h, d) }",
+        [weight("w", 3, 3, 1, 1), weight("v", 3, 3, 1, 1, seed=1)],
+    )
 
 
 @pytest.mark.parametrize("rows", [9, 12])

@@ -2,32 +2,13 @@
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+
+from tests.graphs import graph_model
 
 LETTERS = ("", "a", "b", "c", "d", "e", "f", "g")
 """Characters of `grey_reader`; the darkest cell is the blank."""
 
 CELL = 8
-
-
-def _model(
-    nodes: list[onnx.NodeProto],
-    shape: list[int],
-    output: list[int],
-    constants: dict[str, np.ndarray],
-    **further: list[int],
-) -> onnx.ModelProto:
-    graph = helper.make_graph(
-        nodes,
-        "computed",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes)
-            for name, sizes in {"y": output, **further}.items()
-        ],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def colour_finder() -> onnx.ModelProto:
@@ -38,14 +19,14 @@ def colour_finder() -> onnx.ModelProto:
     """
     cells = np.indices((8, 8)).reshape(2, -1)[::-1] * CELL + CELL / 2
     boxes = np.concatenate([cells, np.full((2, 64), CELL)]).astype(np.float32)[None]
-    nodes = [
-        helper.make_node("AveragePool", ["x"], ["means"], kernel_shape=[8, 8], strides=[8, 8]),
-        helper.make_node("Gather", ["means", "channels"], ["both"], axis=1),
-        helper.make_node("Reshape", ["both", "flat"], ["scores"]),
-        helper.make_node("Concat", ["boxes", "scores"], ["y"], axis=1),
-    ]
     constants = {"channels": np.array([0, 2]), "flat": np.array([1, 2, 64]), "boxes": boxes}
-    return _model(nodes, [1, 3, 64, 64], [1, 6, 64], constants)
+    return graph_model(
+        "(float[1,3,64,64] x) => (float[1,6,64] y) { "
+        "means = AveragePool<kernel_shape=[8,8], strides=[8,8]>(x) "
+        "both = Gather<axis=1>(means, channels) scores = Reshape(both, flat) "
+        "y = Concat<axis=1>(boxes, scores) }",
+        constants,
+    )
 
 
 def grey_reader() -> onnx.ModelProto:
@@ -54,17 +35,15 @@ def grey_reader() -> onnx.ModelProto:
     The grey level of each cell of 8 x 8 pixels is its character.
     """
     levels = (np.arange(8, dtype=np.float32) / 7.0).reshape(1, 1, 8)
-    nodes = [
-        helper.make_node("AveragePool", ["x"], ["means"], kernel_shape=[8, 8], strides=[8, 8]),
-        helper.make_node("Reshape", ["means", "steps"], ["column"]),
-        helper.make_node("Sub", ["column", "levels"], ["apart"]),
-        helper.make_node("Mul", ["apart", "apart"], ["squares"]),
-        helper.make_node("Mul", ["squares", "sharp"], ["scores"]),
-        helper.make_node("Softmax", ["scores"], ["y"], axis=-1),
-    ]
     sharp = np.array(-1000.0, np.float32)
     constants = {"steps": np.array([1, 16, 1]), "levels": levels, "sharp": sharp}
-    return _model(nodes, [1, 1, 8, 128], [1, 16, 8], constants)
+    return graph_model(
+        "(float[1,1,8,128] x) => (float[1,16,8] y) { "
+        "means = AveragePool<kernel_shape=[8,8], strides=[8,8]>(x) column = Reshape(means, steps) "
+        "apart = Sub(column, levels) squares = Mul(apart, apart) scores = Mul(squares, sharp) "
+        "y = Softmax<axis=-1>(scores) }",
+        constants,
+    )
 
 
 def colour_map() -> onnx.ModelProto:
@@ -73,10 +52,9 @@ def colour_map() -> onnx.ModelProto:
     The class of a place is the channel that is brightest in its 4 x 4 pixels; the embedding has the
     means of the four quarters.
     """
-    nodes = [
-        helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[4, 4], strides=[4, 4]),
-        helper.make_node("AveragePool", ["x"], ["means"], kernel_shape=[32, 32], strides=[32, 32]),
-        helper.make_node("Reshape", ["means", "flat"], ["v"]),
-    ]
-    flat = {"flat": np.array([1, 12])}
-    return _model(nodes, [1, 3, 64, 64], [1, 3, 16, 16], flat, v=[1, 12])
+    return graph_model(
+        "(float[1,3,64,64] x) => (float[1,3,16,16] y, float[1,12] v) { "
+        "y = AveragePool<kernel_shape=[4,4], strides=[4,4]>(x) "
+        "means = AveragePool<kernel_shape=[32,32], strides=[32,32]>(x) v = Reshape(means, flat) }",
+        {"flat": np.array([1, 12])},
+    )
