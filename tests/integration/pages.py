@@ -4,6 +4,7 @@ The texts were recorded with that package's own program and `det_limit_side_len=
 ONNX Runtime 1.31.1.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -49,9 +50,9 @@ def draw_page(number: int) -> npt.NDArray[np.uint8]:
     return np.asarray(page.rotate(180) if number == 7 else page)
 
 
-def save_pages(folder: Path) -> Path:
-    """Write all pages as files."""
+def save_pages(folder: Path, numbers: Iterable[int]) -> Path:
+    """Write pages as files."""
     folder.mkdir()
-    for number in range(len(READ_BY_RAPIDOCR)):
+    for number in numbers:
         Image.fromarray(draw_page(number)).save(folder / f"{number}.png")
     return folder

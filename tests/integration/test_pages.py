@@ -26,6 +26,8 @@ from tests.unit.pictures.drawn import encoded
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "pages" / "pipeline.toml"
 _SMALL = 'fit = "page"\nleast_side = 224\n'
+_OF_THE_BUILD = (0, 3, 4, 7, 8)
+"""Pages of both colours, one upside down and one slanted; devices read all nine."""
 _VARIANTS = """
 [[variant]]
 name = "npu-turns"
@@ -58,8 +60,9 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, key: Path) -> Path:
     text = _EXAMPLE.read_text().replace('output = "page"\n', f'output = "page"\n{_SMALL}')
     (folder / "fixed.toml").write_text(_FIXED)
     (folder / "pipeline.toml").write_text(text.replace("736, 960", "224, 448") + _VARIANTS)
+    samples = save_pages(folder / "samples", _OF_THE_BUILD)
     edgepack(
-        *("build", folder, "--profile", "fp32", "--calibration", save_pages(folder / "samples")),
+        *("build", folder, "--profile", "fp32", "--calibration", samples),
         *("--key", key, "-o", folder / "reader-1.0.0"),
     )
     return folder / "reader-1.0.0"
