@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from edgepack.agent.runtime.one_cpu import keep_to_one_cpu
 from edgepack.agent.runtime.opening import open_session
 from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
-from edgepack.packager.runtime.trial import keep_to_one_cpu
 
 _SAMPLES = 2
 

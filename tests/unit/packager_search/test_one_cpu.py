@@ -5,26 +5,27 @@ import platform
 
 import pytest
 
-from edgepack.packager.runtime.trial import keep_to_one_cpu
+from edgepack.agent.runtime.one_cpu import keep_to_one_cpu
 
 
 @pytest.mark.parametrize(
-    ("provider", "machine", "is_kept"),
+    ("providers", "machine", "is_kept"),
     [
-        ("QNNExecutionProvider", "x86_64", True),
-        ("QNNExecutionProvider", "aarch64", False),
-        ("CPUExecutionProvider", "x86_64", False),
+        (("QNNExecutionProvider",) * 3, "x86_64", True),
+        (("QNNExecutionProvider",), "aarch64", False),
+        (("CPUExecutionProvider",), "x86_64", False),
+        (("QNNExecutionProvider", "CPUExecutionProvider"), "x86_64", False),
     ],
 )
 def test_a_serial_simulator_gets_one_of_the_cpus_that_are_allowed(
-    provider: str, machine: str, is_kept: bool, monkeypatch: pytest.MonkeyPatch
+    providers: tuple[str, ...], machine: str, is_kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[set[int]] = []
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5})
+    allowed = os.sched_getaffinity(0)
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: given.append(cpus))
-    keep_to_one_cpu(provider)
+    keep_to_one_cpu(*providers)
     assert len(given) == is_kept
     if given:
         assert len(given[0]) == 1
-        assert given[0] < {3, 5}
+        assert given[0] <= allowed

@@ -10,6 +10,7 @@ import msgspec
 
 from edgepack.agent.runtime.adapters import open_variant_session
 from edgepack.agent.runtime.child import keep_stdout_clean, take_request
+from edgepack.agent.runtime.one_cpu import keep_to_one_cpu, providers_of
 from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.runtime.plain_files import plain_files
 from edgepack.agent.runtime.preparation import prove_preparation
@@ -118,6 +119,7 @@ def main(prove_texts: ProveTexts) -> None:
         prove_texts: See `probe_here`.
     """
     request = decode_json(take_request(), ProbeRequest)
+    keep_to_one_cpu(*providers_of(request.variant))
     answer = keep_stdout_clean(request.timeout_s)
     with answer:
         result = probe_here(request, prove_texts=prove_texts)

@@ -53,8 +53,11 @@ _NO_TIME = "the time of the build was used up"
 
 NO_BASES: Mapping[str, BaseRelease] = {}
 
-_RUNS = 5
-"""Few: the time is not what is looked at here."""
+_MEASURED = 5, _TIMEOUT_S
+_SIMULATED = 1, _SIMULATED_TIMEOUT_S
+"""Timed runs, few since time is not the subject here, and the time limit. A simulator's time says
+nothing.
+"""
 
 
 class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,8 +141,8 @@ def rehearse(
             told = for_profile(progress, variant.name)
             base = bases.get(variant.name)
             own = toolchain.facts if toolchain else facts
-            most_s = _SIMULATED_TIMEOUT_S if _is_simulated(variant, own) else _TIMEOUT_S
-            result = _probe(folder, variant, process, toolchain, told, deadline, most_s, base)
+            runs, most_s = _SIMULATED if _is_simulated(variant, own) else _MEASURED
+            result = _probe(folder, variant, process, toolchain, told, deadline, runs, most_s, base)
         except OutOfTimeError:
             unprobed[variant.name] = _NO_TIME
             continue
@@ -193,7 +196,7 @@ def _probe_boards(
         told = for_profile(progress, variant.name)
         long_enough = deadline.at_least(_TIMEOUT_S)
         try:
-            result = _probe(folder, variant, board.process, None, told, long_enough, _TIMEOUT_S)
+            result = _probe(folder, variant, board.process, None, told, long_enough, *_MEASURED)
         except BoardError as error:
             error.found_in = f"not proven: {variant.name}, in its rehearsal; no bundle was written"
             raise
@@ -264,6 +267,7 @@ def _probe(
     toolchain: PinnedToolchain | None,
     progress: Progress,
     deadline: Deadline,
+    runs: int,
     most_s: float,
     base: BaseRelease | None = None,
 ) -> ProbeResult:
@@ -276,7 +280,7 @@ def _probe(
         variant=variant,
         timeout_s=timeout_s,
         golden_s=MORE_S,
-        runs=_RUNS,
+        runs=runs,
         threads=0,
         base=base,
     )

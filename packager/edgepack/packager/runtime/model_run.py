@@ -7,7 +7,12 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from edgepack.agent.runtime.opening import FATAL_ONLY, ProviderSettings, open_model_file
+from edgepack.agent.runtime.opening import (
+    FATAL_ONLY,
+    ProviderSettings,
+    open_model_file,
+    without_spinning,
+)
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph.held_weights import save_for_session
 from edgepack.packager.graph.model_files import open_on_cpu
@@ -66,13 +71,15 @@ def run_of(session: onnxruntime.InferenceSession, only: Sequence[str] = ()) -> R
 
 
 def open_on_provider(path: Path, settings: ProviderSettings, *, threads: int = 0) -> Run:
-    """Open a model as a device does.
+    """Open a model as a device does, but for threads that spin.
 
     Raises:
         BuildError: ONNX Runtime refuses the model.
     """
     try:
-        session = open_model_file(path, settings, threads=threads, log_severity=FATAL_ONLY)
+        session = open_model_file(
+            path, without_spinning(settings), threads=threads, log_severity=FATAL_ONLY
+        )
     except DeviceError as error:
         raise BuildError(error.problem, found_in=path.name, remedy=error.remedy) from error
     return run_of_provider(session)

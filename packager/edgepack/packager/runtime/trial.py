@@ -8,7 +8,6 @@ of the trial (`kept_session`). Samples and outputs travel as files. This module 
 of a device: the child needs no onnx, and starts in half the time without it.
 """
 
-import os
 import sys
 import tempfile
 import time
@@ -19,15 +18,11 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.runtime.child import end_with_parent, redirect_stdout, set_last_limit
+from edgepack.agent.runtime.one_cpu import keep_to_one_cpu, providers_of
 from edgepack.agent.runtime.opening import VERBOSE, ProviderSettings, open_model_file
 from edgepack.agent.runtime.probe import ProbeRequest
 from edgepack.agent.runtime.probing import probe_here
-from edgepack.agent.runtime.providers import (
-    is_simulated,
-    known_provider,
-    load_runtime,
-    plugin_devices,
-)
+from edgepack.agent.runtime.providers import known_provider, load_runtime, plugin_devices
 from edgepack.bundle.manifest import Placement
 from edgepack.decoding import decode_json
 from edgepack.errors import BuildError, DeviceError
@@ -212,7 +207,7 @@ def main() -> None:
             answers.write(msgspec.json.encode(race_here(asked.race)) + b"\n")
         elif asked.probe is not None:
             set_last_limit(asked.probe.timeout_s)
-            keep_to_one_cpu(asked.probe.variant.provider)
+            keep_to_one_cpu(*providers_of(asked.probe.variant))
             result = probe_here(asked.probe, kept.open_variant)
             answers.write(msgspec.json.encode(result) + b"\n")
         answers.flush()
@@ -263,26 +258,6 @@ def _try_here(request: TrialRequest, kept: KeptSession) -> TrialAnswer:
         )
     )
     return TrialAnswer(placement=session.placement, ran=len(got), left=left)
-
-
-def keep_to_one_cpu(provider: str) -> None:
-    """Bind this process to a single CPU if the provider is a simulator that computes on a single
-    thread.
-
-    The threads that represent a chip's other units wait by yielding repeatedly (`sched_yield`).
-    With separate CPUs these threads cost as much as the work, and slow the work; later threads
-    inherit the CPU. Measured with onnxruntime-qnn 2.7.0 on two CPUs: a third less processor time at
-    equal time.
-
-    Args:
-        provider: The only provider that this process will open.
-    """
-    plugin = known_provider(provider).plugin
-    simulator = plugin.simulator if plugin is not None else None
-    if plugin is None or simulator is None or not (simulator.is_serial and is_simulated(plugin)):
-        return
-    allowed = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {allowed[os.getpid() % len(allowed)]})
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from edgepack.agent.runtime.opening import open_model_file
+from edgepack.agent.runtime.opening import open_model_file, without_spinning
 from edgepack.agent.runtime.sessions import Session, SessionTensor
 from edgepack.bundle.plain_arrays import read_arrays
 from edgepack.packager.graph.model_files import load_model, save_model
@@ -101,7 +101,7 @@ def find_difference(stage: StageSource, fixed: FixedStage, files: Sequence[Path]
         files: Inputs of the graph with the mask, a `.npz` file each.
     """
     ((mask, _),) = fixed.mask.items()
-    masked, graph = open_model_file(fixed.path), open_model_file(stage.path)
+    masked, graph = (open_model_file(it.path, without_spinning()) for it in (fixed, stage))
     free = CroppedSession(graph, stage.shapes, fixed.mask)
     places = np.unique(np.linspace(0, len(files) - 1, _MOST_COMPARED).astype(int))
     try:

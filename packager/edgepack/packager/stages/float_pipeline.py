@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from edgepack.agent.runtime.opening import open_model_file
+from edgepack.agent.runtime.opening import open_model_file, without_spinning
 from edgepack.agent.runtime.pipelines import PipelineSession
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.agent.runtime.sessions import Session
@@ -54,7 +54,7 @@ class FloatPipeline:
         self._graphs: dict[str, Session] = {}
         for stage in source.stages:
             try:
-                self._graphs[stage.name] = open_model_file(stage.path)
+                self._graphs[stage.name] = open_model_file(stage.path, without_spinning())
             except DeviceError as error:
                 raise BuildError(
                     f"stage '{stage.name}' does not run: {error.problem}",

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.runtime.child import keep_stdout_clean, run_child, take_request
+from edgepack.agent.runtime.one_cpu import keep_to_one_cpu, providers_of
 from edgepack.agent.runtime.opening import open_session
 from edgepack.bundle.manifest import Placement, Variant
 from edgepack.bundle.plain_arrays import encode_arrays, read_arrays
@@ -120,6 +121,7 @@ def main() -> None:
 
 
 def _run(asked: Asked) -> Ran:
+    keep_to_one_cpu(*providers_of(asked.variant))
     given = read_arrays(Path(asked.inputs), Path(asked.inputs).stat().st_size)
     session = open_session(Path(asked.folder), asked.variant)
     made: dict[str, Tensor] = {}
