@@ -20,7 +20,7 @@ from edgepack.errors import DeviceError
 from examples.meter.pictures import as_input, pictures
 
 MODEL = "meter"
-PAUSE_S = 0.02
+PAUSE_S = 0.1
 
 
 def main(state_dir: Path, count_file: Path) -> None:
