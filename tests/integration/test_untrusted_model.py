@@ -82,7 +82,9 @@ def folder(tmp_path: Path) -> Path:
 
 def _renamed(name: str, path: Path) -> None:
     """Write a model with hostile names of its input, its first axis, and a node."""
-    model = small_cnn(batch=f"{name}\nbatch")
+    model = small_cnn(batch="batch")
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = f"{name}\nbatch"
     model.graph.input[0].name = name
     for node in model.graph.node:
         node.input[:] = [name if each == "images" else each for each in node.input]

@@ -131,7 +131,7 @@ def spread_model(spread: float) -> onnx.ModelProto:
 
     With 300 no 8 bits hold both, and 16 do; with 1e4 no type does.
     """
-    pick = np.array([[0, 0, 0], [90, 0, 0], [0, 90, 0], [0, 0, 90]], dtype=np.float32)
+    pick = np.array([[0, 0, 0], [35, 0, 0], [0, 35, 0], [0, 0, 35]], dtype=np.float32)
     return parsed_model(
         "(float[1,4] x) => (float[1,3] y) { [easy_layer] h = MatMul(x, easy) "
         "[spread_layer] s = MatMul(h, spread) [pick_layer] y = MatMul(s, pick) }",
