@@ -67,8 +67,8 @@ ON_CPU = ProviderSettings(provider=CPU_PROVIDER, device="cpu")
 def without_spinning(settings: ProviderSettings = ON_CPU) -> ProviderSettings:
     """Return settings for outputs that nobody times: threads that wait for work sleep.
 
-    ONNX Runtime's threads spin otherwise, which took a quarter of the processor time of PP-OCR's
-    graphs on two CPUs. A profile's own choice stays.
+    ONNX Runtime's threads spin otherwise, and take processor time from other work. A profile's own
+    choice stays.
     """
     entries = {"session.intra_op.allow_spinning": "0", **settings.session_options}
     return msgspec.structs.replace(settings, session_options=entries)
