@@ -34,7 +34,8 @@ _EXACT = LOSS
 such as the mean absolute one, no more is lost."""
 
 LOOKS_LIKE = "looks_like"
-"""Setting of outputs that a person declared to be another task than the graph says: its layout."""
+"""Setting of outputs that the graph or the values show to be perhaps of another task: the layout of
+boxes, or one of the following values."""
 
 QUANTITIES = "quantities"
 """Value of this setting of a short row that was taken for scores by its values alone."""
