@@ -15,6 +15,9 @@ from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.profiles.reading import load_profile, resolve_profile
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.provider_process import ProviderProcess
+from edgepack.packager.runtime.timing import Turns
+from edgepack.packager.search import race
+from edgepack.packager.search.speedup import measure_speedup
 from edgepack.packager.tensors.sequence import Samples, SampleSplit
 from tests.unit.packager_passes.declaring import declare
 from tests.unit.packager_passes.models import (
@@ -263,6 +266,47 @@ def test_where_one_of_few_clear_decisions_differs_a_nearer_candidate_is_looked_f
     best = next(attempt for attempt in variant.attempts if attempt.is_best)
     assert variant.attempts[0].float_nodes == 0
     assert best.float_nodes
+
+
+def test_a_scope_that_won_the_race_and_is_refused_gives_way_to_the_scope_that_it_beat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = parsed_model(
+        "(float[1,16] x, float[1,16] u) => (float[1,16] y) { "
+        "h = MatMul(x, w) r = Relu(h) y = Add(r, u) }",
+        [weight("w", 16, 16, seed=1)],
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    samples = replace(samples_for(model, 45), description=declare(y="values"))
+    split = _split(samples)
+    beyond = replace(
+        split.held_out,
+        read=lambda index: {
+            name: np.asarray(values, np.float32) * (6.0 if name == "u" else 1.0)
+            for name, values in split.held_out.read(index).items()
+        },
+    )
+    twice_as_fast = Turns(times_s=((0.5e-3,) * 7, (1e-3,) * 7))
+    monkeypatch.setattr(
+        race,
+        "measure_speedup",
+        lambda _, asked, __=None: measure_speedup(lambda: twice_as_fast, asked),
+    )
+    profile = resolve_profile(
+        "cpu",
+        {
+            "gates": {"accuracy": {"values": {"keep": 0.95}}},
+            "pass": [{"name": "quantize", "ranges": ["minmax"], "raced_ops": "all"}],
+        },
+    )
+    work = tmp_path / "work"
+    variant = prepare(tmp_path / "model.onnx", profile, replace(split, held_out=beyond), work)
+    refused = next(note for note in variant.notes if note.startswith("The held-out samples refuse"))
+    assert "every operator: minmax" in refused
+    assert "the candidate that it beat in the race" in refused
+    best = next(attempt for attempt in variant.attempts if attempt.is_best)
+    assert best.what == "minmax, 1 node quantized"
+    assert variant.precision == "a8w8"
 
 
 def test_where_held_out_samples_refuse_to_the_end_the_float_model_may_be_published(

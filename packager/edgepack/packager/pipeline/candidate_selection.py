@@ -125,6 +125,7 @@ class CandidateSelector:
         self._own = read_source_quantization(prepared.model.graph)
         self._scopes: list[_Scope] = []
         self._is_raced = False
+        self._beaten: SearchResult | None = None
         self._judge: CandidateJudge | None = None
         self._searches = 0
         self._scope_note = ""
@@ -246,7 +247,26 @@ class CandidateSelector:
             del self._scopes[1:]
             return _with_attempts(own, own, other)
         self._scopes.reverse()
+        self._beaten = _with_attempts(own, own, other)
         return _with_attempts(other, own, other)
+
+    def select_beaten(self) -> Selection | None:
+        """Return the profile's own candidate, which lost the race of the scopes; None without one,
+        or if the float model is preferred to it.
+
+        The candidate is returned once. Later selections search the profile's own scope first.
+
+        Raises:
+            OutOfTimeError: The time is used up.
+        """
+        beaten, self._beaten = self._beaten, None
+        if beaten is None:
+            return None
+        selection = self._decide(beaten)
+        if not selection.is_lowered:
+            return None
+        self._scopes.reverse()
+        return selection
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -274,6 +294,7 @@ class CandidateSelector:
         if not self._scopes:
             raise ValueError("nothing is lowered")
         self._scopes = [_Scope(KeptFloat(it.maker, nodes), it.name) for it in self._scopes]
+        self._beaten = None
         context = f"{self.conditions.context}, float: {', '.join(sorted(nodes))}"
         self.conditions = replace(self.conditions, context=context)
 

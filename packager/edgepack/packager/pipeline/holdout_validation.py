@@ -11,10 +11,14 @@ candidate is kept. Certainty must not cost all savings of quantization: if a sur
 bytes and the multiply-accumulates of the float model, the previous candidate is kept. Likewise
 where the provider computes something else than the CPU's stand-in.
 
+If the first candidate won a race against the candidate with the profile's own operators, and
+fails, then that candidate is validated before the search continues: it is slower, but it needs no
+node that stays float.
+
 If every candidate fails, and the profile allows, the float model is published.
 
 The search learns from the held-out samples up to three times a failure and its size. A candidate
-that is truly below the budget has at most four chances to pass by luck, and each candidate must be
+that is truly below the budget has at most five chances to pass by luck, and each candidate must be
 nearer to the float model than the previous candidate. Held-out samples never compare two
 candidates.
 """
@@ -66,6 +70,8 @@ def search_until_valid(
     """
     limit = validator.limit
     validated = validator.validate(search, searched, (), limit.build)
+    if not _passes(validated):
+        validated = _validate_beaten(search, validated, validator)
     stricter: StricterTarget | None = None
     passed: ValidatedCombination | None = None
     for turn in range(MOST_TIMES):
@@ -103,6 +109,21 @@ def search_until_valid(
         validated = replace(passed, searched=before, notes=(*validated.notes, why))
         validator.write_again(validated)
     return _finish(search, validated, validator)
+
+
+def _validate_beaten(
+    search: SettingsSearch, refused: ValidatedCombination, validator: VariantValidator
+) -> ValidatedCombination:
+    """Validate the candidate that lost the race of the scopes to a rejected candidate."""
+    beaten = search.take_beaten(refused.searched)
+    if beaten is None:
+        return refused
+    note = f"{_objection(0, refused)}: the candidate that it beat in the race is validated."
+    try:
+        return validator.validate(search, beaten, (*refused.notes, note), validator.limit.profile)
+    except OutOfTimeError:
+        validator.write_again(refused)
+        return refused.with_note(_NO_TIME)
 
 
 def _finish(

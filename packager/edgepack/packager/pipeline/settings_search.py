@@ -154,6 +154,16 @@ class SettingsSearch:
                 timeout_s=self._resources.limit.build.timeout_s(_TIMEOUT_S),
             )
 
+    def take_beaten(self, searched: SearchedCombination) -> SearchedCombination | None:
+        """Return the combination with the candidate that lost the race of the scopes; None without
+        one, or if no time is left.
+        """
+        try:
+            selection = self.selector.select_beaten()
+        except OutOfTimeError:
+            return None
+        return None if selection is None else searched.with_selection(selection)
+
     def search_further(
         self, searched: SearchedCombination, target: SearchTarget
     ) -> SearchedCombination | None:
