@@ -56,7 +56,10 @@ class TypeProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_type_error(
-    error: msgspec.ValidationError, settings: Mapping[str, Any], root: type[msgspec.Struct]
+    error: msgspec.ValidationError,
+    settings: Mapping[str, Any],
+    root: type[msgspec.Struct],
+    elsewhere: tuple[type[msgspec.Struct], str] | None = None,
 ) -> TypeProblem:
     """Return the problem in words for a person.
 
@@ -64,12 +67,17 @@ def describe_type_error(
         error: Error raised by msgspec.
         settings: Input of msgspec.
         root: Expected type.
+        elsewhere: Type of another file, and the remedy for a section of that file.
     """
     match = _AT.match(str(error))
     what, path = (match["what"], match["path"] or "") if match else (str(error), "")
     place, value, kind = _look_up(path, settings, root)
     if unknown := _UNKNOWN.match(what):
-        return _unknown(unknown["field"], place, value, kind)
+        field = unknown["field"]
+        problem = _unknown(field, place, value, kind)
+        if elsewhere is not None and not place and field in _names(elsewhere[0], None):
+            return msgspec.structs.replace(problem, remedy=elsewhere[1])
+        return problem
     if missing := _MISSING.match(what):
         return TypeProblem(
             place=place,

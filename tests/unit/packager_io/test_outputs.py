@@ -63,6 +63,15 @@ def test_nonsense_is_refused_with_the_key_and_the_choices(
     assert problem in refused.value.problem
 
 
+def test_a_section_of_a_profile_is_sent_to_a_profile(tmp_path: Path) -> None:
+    path = tmp_path / "edgepack.toml"
+    path.write_text("[gates.accuracy.values]\nkeep = 0.98\n")
+    with pytest.raises(BuildError) as refused:
+        read_config(path)
+    assert "unknown key 'gates'" in refused.value.problem
+    assert "--profile mine.toml" in str(refused.value)
+
+
 def test_lists_that_are_nested_too_deeply_are_called_so(tmp_path: Path) -> None:
     path = tmp_path / "edgepack.toml"
     path.write_text(f"x = {'[' * 5000}{']' * 5000}\n")

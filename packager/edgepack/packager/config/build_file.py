@@ -13,12 +13,18 @@ from edgepack.errors import BuildError, parse_problem
 from edgepack.packager.config.about import AboutSection, DatasetSection, check_about
 from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.config.outputs import OutputDeclaration
-from edgepack.packager.profiles.schema import Preference
+from edgepack.packager.profiles.schema import Preference, ProfileSections
 from edgepack.packager.profiles.section import Section
 from edgepack.packager.source.fixed_inputs import Numbers
 from edgepack.toml_errors import describe_type_error
 
 CONFIG_FILE = "edgepack.toml"
+
+_OF_PROFILE = (
+    ProfileSections,
+    "move it to a profile: mine.toml, with [profile] name = 'mine' and extends = 'cpu', then "
+    "--profile mine.toml",
+)
 
 
 class ModelSection(Section, frozen=True, kw_only=True):
@@ -105,7 +111,7 @@ def read_config(path: Path) -> BuildConfig:
         settings = decode_toml(content.removeprefix(codecs.BOM_UTF8))
         config = convert_value(settings, BuildConfig)
     except msgspec.ValidationError as error:
-        found = describe_type_error(error, settings, BuildConfig)
+        found = describe_type_error(error, settings, BuildConfig, _OF_PROFILE)
         raise BuildError(
             f"{path.name}: {found.problem}",
             found_in=f"{path}, {found.place}" if found.place else str(path),
