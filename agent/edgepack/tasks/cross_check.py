@@ -5,6 +5,7 @@ declared wrongly, if people use more of the output than the task measures, or if
 little.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -17,7 +18,9 @@ from edgepack.tasks.decibels import flat_pair
 from edgepack.tasks.description import GUESSED_FROM, UNKNOWN, TaskOutputs
 from edgepack.tasks.details import BOX_PLACES
 from edgepack.tasks.likelihood import are_probabilities, lost_skill
+from edgepack.tasks.values.measure import measure_explained
 from edgepack.tasks.values.strict import (
+    NARROWEST,
     is_row,
     measure_columns,
     measure_peaks,
@@ -32,6 +35,12 @@ kept half of the task or less, most lost .5 to 100."""
 _EXACT = LOSS
 """Error in their own spread up to which values keep any task: of an error that grows with theirs,
 such as the mean absolute one, no more is lost."""
+
+_MOST_IN_DISTANCE = LOSS / (2.0 - LOSS)
+"""Share of a variance. A float model's distance to the truth is the share r of the naive answer's.
+With e more of the variance lost, the share is √(r² + e): a hundredth of 1 - r is lost for
+e = .02 r (1 - r) + (.01 (1 - r))², which is at most this value, near r = ½. So beyond it, any float
+model loses more than a hundredth."""
 
 LOOKS_LIKE = "looks_like"
 """Setting of outputs that the graph or the values show to be perhaps of another task: the layout of
@@ -53,7 +62,7 @@ _OF_SCORES = ("classification", "probabilities")
 _OF_CLASSES = ("classification", "segmentation", "text", "tokens", "transcript")
 """Tasks whose whole numbers name classes: their distances say nothing."""
 
-Remedy = Literal["task", "metric", "samples", "ignored"]
+Remedy = Literal["task", "tolerance", "metric", "samples", "ignored"]
 """Remedy for a doubt: a declaration, a metric of the user, other samples, an output without use."""
 
 
@@ -145,7 +154,7 @@ def find_doubt(
     of_scores = LOSS if is_guess else far
     off = next(_errors(part, expected, got, far, of_scores), "")
     if not off:
-        return None
+        return _doubt_distances(part, expected, got) if part.task == "values" else None
     why = ", as outputs of other samples would agree" if blind else ""
     is_of_samples = blind or part.task in _OF_SCORES
     return Doubt(
@@ -237,6 +246,26 @@ def _are_constant(part: TaskOutputs, expected: Sequence[Outputs]) -> bool:
         for outputs in expected
         for name in part.outputs
     )
+
+
+def _doubt_distances(
+    part: TaskOutputs, expected: Sequence[Outputs], got: Sequence[Outputs]
+) -> Doubt | None:
+    """Return a doubt where a short row keeps its variance and not its distances to the truth."""
+    for name in part.outputs:
+        wanted = [outputs[name] for outputs in expected]
+        given = [outputs[name] for outputs in got]
+        if name in part.settings.get("tolerances", {}) or wanted[0].size >= NARROWEST:
+            continue
+        found = (measure_columns if wanted[0].size > 1 else measure_explained)(name, wanted, given)
+        if found is not None and (lost := 1.0 - found[0].value) > _MOST_IN_DISTANCE:
+            kept = found[0].words or f"{found[0].metric} {found[0].value:.4f} of output '{name}'"
+            return Doubt(
+                because=f"{kept}: errors of {math.sqrt(lost):.0%} of a standard deviation, which "
+                "cost more than 1 % of the task where people measure distances, angles or overlaps",
+                remedies=("tolerance", "metric"),
+            )
+    return None
 
 
 def _doubt_places(agreement: Agreement) -> Doubt | None:

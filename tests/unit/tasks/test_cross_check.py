@@ -238,6 +238,46 @@ def test_declared_parameters_of_a_mixture_make_a_weak_verdict(tmp_path: Path) ->
         assert not judged(near).weak
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_values_that_keep_their_variance_and_lose_distance_make_a_weak_verdict(count: int) -> None:
+    def pose(x: Floats) -> Floats:
+        return np.asarray(np.tanh(x @ _WEIGHTS[:, :count])) * np.logspace(0, 2, count)
+
+    def noisy(share: float, seed: int = 5) -> Model:
+        """Return a model with an error of a share of each column's deviation."""
+
+        def model(x: Floats) -> Floats:
+            right = pose(x)
+            error = np.random.default_rng(seed).normal(0, share, right.shape)
+            return np.asarray(right + error * pose(_draw(2000, 99)).std(axis=0))
+
+        return model
+
+    fresh = _draw(4000, 98)
+    naive = np.abs(pose(fresh) - pose(fresh).mean(axis=0)).mean(axis=0)
+    for own in (0.02, 0.1, 0.5, 0.9):
+        before, after = (
+            1 - (np.abs(model(fresh) - pose(fresh)).mean(axis=0) / naive).mean()
+            for model in (noisy(own), noisy(float(np.hypot(own, 0.085))))
+        )
+        assert after < 0.99 * before, "whatever the float model's own error is"
+    verdict = _judge(pose, noisy(0.085), "values")
+    assert verdict.passed
+    (weak,) = verdict.weak
+    assert "distances" in weak
+    assert "[outputs.y] tolerance" in weak
+    assert "--metric" in weak
+    assert not _judge(pose, noisy(0.05), "values").weak
+
+    inputs = _draw(48, 1)
+    part = TaskOutputs(
+        task="values", outputs=("y",), source="declared", settings={"tolerances": {"y": 200.0}}
+    )
+    known = ModelDescription(parts=(part,))
+    expected, got = (_outputs(model(inputs)) for model in (pose, noisy(0.085)))
+    assert not Reference(expected, {}, known).judge(got).weak, "a tolerance settles it"
+
+
 def test_quantized_quantities_are_no_decisions(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> model (float[N,8] x)
         => (uint8[N,8] bytes, uint8[N,8] scaled, int64[N,1] best, int32[N,8] above) {

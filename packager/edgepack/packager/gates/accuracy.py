@@ -27,6 +27,7 @@ from edgepack.tasks.table import task_of
 
 _REMEDIES: Mapping[Remedy, str] = {
     "task": "{lines} in edgepack.toml",
+    "tolerance": "{tolerances} in edgepack.toml, the distance within which a result is right",
     "metric": "--metric with a measure of your own",
     "samples": "samples with other answers",
     "ignored": "{ignored} in edgepack.toml if nobody reads it",
@@ -127,10 +128,11 @@ class Reference:
             if doubt is not None:
                 remedies = "; or ".join(_REMEDIES[one] for one in doubt.remedies)
                 lines = "; ".join(self._declaration(part, name) for name in part.outputs)
-                ignored = "; ".join(
-                    f"[outputs.{toml_key(name)}] task = 'ignored'" for name in part.outputs
+                ignored, tolerances = (
+                    "; ".join(f"[outputs.{toml_key(name)}] {key}" for name in part.outputs)
+                    for key in ("task = 'ignored'", "tolerance = ...")
                 )
-                remedies = remedies.format(lines=lines, ignored=ignored)
+                remedies = remedies.format(lines=lines, ignored=ignored, tolerances=tolerances)
                 yield f"{doubt.because}. To settle it: {remedies}"
         if self._tokens:
             yield from self._tokens.doubts
