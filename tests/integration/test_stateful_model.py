@@ -61,14 +61,16 @@ def test_a_model_with_a_state_is_built_installed_and_run_as_a_chain(
     np.savez(samples, frame=frames, state=np.zeros((SAMPLES, 1, UNITS), np.float32))
     settings = tmp_path / "edgepack.toml"
     settings.write_text(
-        '[inputs.state]\nkind = "raw"\nfrom = "stateN"\n\n[outputs.levels]\ntask = "values"\n'
-        * declares
+        '[inputs.state]\nkind = "raw"\nfrom = "stateN"\nsteps = 20\n\n'
+        '[outputs.levels]\ntask = "values"\n' * declares
     )
     words = ("--profile", "cpu", "--calibration", samples, "--config", settings, "--key", key)
     done = _run("edgepack.cli", "build", model, *words, "--version", "1.0.0", "-o", bundle)
     assert "traceback" not in (done.stdout + done.stderr).lower()
     report = html.unescape((bundle / "report.html").read_text())
     assert "'state' is fed from output 'stateN'" in report
+    assert ("chains of 20 inferences" if declares else "chains of 8 inferences") in report
+    assert ("In longer use errors may grow" in report) == (not declares)
 
     device = Device(tmp_path / "device", "mqtt://127.0.0.1:1", key.with_suffix(".pub"))
     config = ("--config", device.config, "--soak", "0", "--json")

@@ -19,6 +19,7 @@ from edgepack.tasks.description import GUESSED_FROM, UNKNOWN, TaskOutputs
 from edgepack.tasks.details import BOX_PLACES
 from edgepack.tasks.likelihood import are_probabilities, lost_skill
 from edgepack.tasks.values.measure import measure_explained
+from edgepack.tasks.values.series import measure_series
 from edgepack.tasks.values.strict import (
     NARROWEST,
     is_row,
@@ -55,6 +56,10 @@ MIXTURE = "mixture"
 UNKNOWN_LAYOUT = "unknown"
 """Value of this setting where no known layout fits."""
 
+CHAIN_STEPS = "chain_steps"
+"""Setting of outputs of a model with a state: inferences of a chain, where no one states how long a
+series is."""
+
 CHANGES = "changes"
 """Setting of pictures and sounds that change an input: mean square of the change, by output."""
 
@@ -62,7 +67,7 @@ _OF_SCORES = ("classification", "probabilities")
 _OF_CLASSES = ("classification", "segmentation", "text", "tokens", "transcript")
 """Tasks whose whole numbers name classes: their distances say nothing."""
 
-Remedy = Literal["task", "tolerance", "metric", "samples", "ignored"]
+Remedy = Literal["task", "tolerance", "steps", "series", "metric", "samples", "ignored"]
 """Remedy for a doubt: a declaration, a metric of the user, other samples, an output without use."""
 
 
@@ -154,7 +159,9 @@ def find_doubt(
     of_scores = LOSS if is_guess else far
     off = next(_errors(part, expected, got, far, of_scores), "")
     if not off:
-        return _doubt_distances(part, expected, got) if part.task == "values" else None
+        if part.task != "values":
+            return None
+        return _doubt_chains(part, expected, got) or _doubt_distances(part, expected, got)
     why = ", as outputs of other samples would agree" if blind else ""
     is_of_samples = blind or part.task in _OF_SCORES
     return Doubt(
@@ -246,6 +253,30 @@ def _are_constant(part: TaskOutputs, expected: Sequence[Outputs]) -> bool:
         for outputs in expected
         for name in part.outputs
     )
+
+
+def _doubt_chains(
+    part: TaskOutputs, expected: Sequence[Outputs], got: Sequence[Outputs]
+) -> Doubt | None:
+    """Return a doubt where series are few, or chains do not keep their own variance."""
+    series = part.settings.get("steps", 0)
+    if series and (count := len(expected) // series) < FEWEST_FOR_SPREAD:
+        return Doubt(
+            because=f"only {count} series of {series} inferences were held out, and others may be "
+            "of another level",
+            remedies=("series",),
+        )
+    steps = part.settings.get(CHAIN_STEPS, 0)
+    for name in part.outputs:
+        found = measure_series(
+            name, [outputs[name] for outputs in expected], [outputs[name] for outputs in got], steps
+        )
+        if found is not None and found[0].kept < 1.0 - LOSS:
+            return Doubt(
+                because=f"{found[0].words}, and nothing tells how long a series is in use",
+                remedies=("steps", "metric"),
+            )
+    return None
 
 
 def _doubt_distances(

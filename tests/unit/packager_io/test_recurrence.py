@@ -7,9 +7,15 @@ import pytest
 from msgspec.structs import replace
 
 from edgepack.errors import BuildError
-from edgepack.packager.config.inputs import InputDeclaration, RawInput, TokenInput
+from edgepack.packager.config.inputs import (
+    InputDeclaration,
+    RawInput,
+    TokenInput,
+    WantedInputs,
+    series_steps,
+)
 from edgepack.packager.gates.chains import STEPS, describe_chains, run_samples
-from edgepack.packager.samples.files import OpenedSamples
+from edgepack.packager.samples.files import OpenedSamples, open_samples
 from edgepack.packager.samples.recurrence import find_states, follow_states
 from edgepack.packager.source.model import load_source
 from edgepack.packager.tensors.sequence import Feeds, Samples, State
@@ -136,10 +142,12 @@ def _samples(count: int, *, states: list[float] | None = None) -> Samples:
     return Samples(count=count, read=read, source="samples")
 
 
-def _follow(samples: Samples, folder: Path) -> OpenedSamples:
+def _follow(samples: Samples, folder: Path, steps: int = 0) -> OpenedSamples:
     opened = OpenedSamples(samples=samples, digests=(), notes=("given",))
     source = load_source(_summing(folder / "summing.onnx"))
-    return follow_states(opened, source, {}, folder=folder / "states", progress=lambda *told: None)
+    declared = {"state": RawInput(steps=steps)} if steps else {}
+    states = folder / "states"
+    return follow_states(opened, source, declared, folder=states, progress=lambda *told: None)
 
 
 def test_samples_that_all_hold_the_first_state_get_the_float_models_own(tmp_path: Path) -> None:
@@ -176,6 +184,49 @@ def test_a_chain_starts_with_the_samples_state_and_goes_on_with_its_own() -> Non
     assert describe_chains(samples) == (
         "3 chains of 8 inferences, each feeding its state to the next"
     )
+
+
+def test_each_series_begins_anew_and_is_a_chain(tmp_path: Path) -> None:
+    followed = _follow(_samples(6), tmp_path, steps=3)
+    samples = followed.samples
+    assert [float(feeds["state"][0]) for feeds in samples] == [0.0, 1.0, 2.5, 0.0, 4.0, 7.0]
+    assert "each series of 3" in followed.notes[-1]
+
+    def run(feeds: Feeds) -> Feeds:
+        return {"y": feeds["state"], "stateN": np.asarray(np.add(feeds["state"], feeds["x"]))}
+
+    said = [float(outputs["y"][0]) for outputs in run_samples(run, samples)]
+    assert said == [0.0, 1.0, 3.0, 0.0, 4.0, 9.0]
+    assert describe_chains(samples).startswith("2 chains of 3 inferences")
+    assert samples.first(5).steps == 3
+    assert samples.first(5).count == 3
+    assert samples.pick([1, 2, 3]).steps == 0
+
+
+def test_samples_that_are_no_whole_series_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="5 samples are no whole series of 3 inferences"):
+        _follow(_samples(5), tmp_path, steps=3)
+    inputs = {"a": RawInput(steps=3), "b": RawInput(steps=4), "c": RawInput()}
+    with pytest.raises(BuildError, match="'a': 3, 'b': 4"):
+        series_steps(inputs)
+    model = graph_model("(float[1] x) => (float[1] y) { y = Neg(x) }")
+    (tmp_path / "plain.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(BuildError, match="steps = 3 is declared, and the model has no state"):
+        follow_states(
+            OpenedSamples(samples=_samples(6), digests=(), notes=()),
+            load_source(tmp_path / "plain.onnx"),
+            {"x": RawInput(steps=3)},
+            folder=tmp_path / "states",
+            progress=lambda *told: None,
+        )
+
+
+def test_equal_samples_stay_in_series(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.zeros((6, 1), np.float32))
+    for steps, count in ((0, 1), (3, 6)):
+        wanted = WantedInputs(specs=(_spec("x", 1),), declarations={"x": RawInput(steps=steps)})
+        opened = open_samples(str(tmp_path / "x.npz"), wanted, lambda *told: None)
+        assert opened.samples.count == len(opened.digests) == count
 
 
 def test_a_sample_of_another_batch_begins_with_its_own_state() -> None:

@@ -36,6 +36,19 @@ def test_every_sample_has_one_purpose(count: int) -> None:
     assert set().union(*parts) == set(range(count))
 
 
+def test_series_stay_whole_and_equal_series_are_one() -> None:
+    opened = _opened([*range(40), *range(4)])
+    series = msgspec.structs.replace(opened.samples, steps=4)
+    split = split_samples(msgspec.structs.replace(opened, samples=series), None)
+    for part in (split.calibration, split.search, split.held_out):
+        numbers = [int(feeds["x"][0]) for feeds in part]
+        assert part.steps == 4
+        assert numbers == [
+            4 * (place // 4) + number for place in numbers[::4] for number in range(4)
+        ]
+    assert sum(map(len, _numbers(split))) == 40
+
+
 def test_the_order_of_the_files_does_not_matter() -> None:
     forwards = split_samples(_opened(list(range(20))), None)
     backwards = split_samples(_opened(list(reversed(range(20)))), None)

@@ -278,6 +278,31 @@ def test_values_that_keep_their_variance_and_lose_distance_make_a_weak_verdict(c
     assert not Reference(expected, {}, known).judge(got).weak, "a tolerance settles it"
 
 
+def test_values_of_a_state_are_compared_within_each_series() -> None:
+    rng, steps = np.random.default_rng(4), 8
+    levels = np.exp(rng.normal(0, 1.5, (24, 1)))
+    series = levels * np.sin(rng.uniform(0, 6, (24, 1)) + np.arange(steps))
+    expected = _outputs(series.reshape(-1, 1))
+    got = _outputs(np.round(series / 0.5).reshape(-1, 1) * 0.5)
+    part = TaskOutputs(task="values", outputs=("y",), source="declared")
+
+    def judged(count: int = 24, **in_series: int) -> Verdict:
+        known, many = ModelDescription(parts=(part,)), count * steps
+        reference = Reference(expected[:many], {}, known, in_series=in_series)
+        return reference.judge(got[:many])
+
+    lost = np.square(np.round(series / 0.5) * 0.5 - series).mean(axis=1) / series.var(axis=1)
+    assert np.mean(lost) > 0.1, "a tenth is lost"
+    pooled = judged()
+    assert pooled.passed
+    assert not pooled.weak, "the largest series make the variance"
+    assert not judged(steps=steps).passed
+    unstated = judged(chain_steps=steps)
+    assert unstated.passed
+    assert "[inputs.STATE] steps" in unstated.weak[0]
+    assert "only 3 series" in judged(3, steps=steps).weak[0]
+
+
 def test_quantized_quantities_are_no_decisions(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> model (float[N,8] x)
         => (uint8[N,8] bytes, uint8[N,8] scaled, int64[N,1] best, int32[N,8] above) {

@@ -21,6 +21,7 @@ from edgepack.tasks.plain_error import comparable, row_products
 from edgepack.tasks.stacking import stacks
 from edgepack.tasks.values.between_samples import variances_between
 from edgepack.tasks.values.parts import Part, find_parts
+from edgepack.tasks.values.series import measure_series
 from edgepack.tasks.values.strict import (
     FORMS,
     Residual,
@@ -86,11 +87,13 @@ class ValueSettings(msgspec.Struct, frozen=True, kw_only=True):
         residuals: For outputs that reconstruct an input, the remaining difference.
         tolerances: Of outputs that are right within a distance, that distance.
         winners: Outputs with a clear winner in nearly each row, as scores of characters have.
+        steps: Inferences of a series, of models with a state; 0 for single inferences.
     """
 
     residuals: dict[str, Residual] = {}
     tolerances: dict[str, float] = {}
     winners: tuple[str, ...] = ()
+    steps: int = 0
 
 
 class ValueOutputs:
@@ -133,13 +136,15 @@ class ValueOutputs:
         given = [{name: outputs.get(name, NOTHING) for name in self._names} for outputs in got]
         for name in self._names:
             if name not in found:
-                own, lost = self.measure_whole(
-                    name,
-                    [outputs[name] for outputs in self._expected],
-                    [outputs[name] for outputs in given],
-                )
+                wanted = [outputs[name] for outputs in self._expected]
+                others = [outputs[name] for outputs in given]
+                own, lost = self.measure_whole(name, wanted, others)
                 measures += own
                 losses = np.maximum(losses, lost)
+                series = measure_series(name, wanted, others, self.settings.steps)
+                if series is not None:
+                    measures.append(series[0])
+                    losses = np.maximum(losses, series[1])
         for part in self.parts:
             explained = explain(
                 [part.of(outputs) for outputs in self._expected],

@@ -59,7 +59,7 @@ MAGNITUDES = 20.0
 _CONSTANT = 2.0**-20
 """Share of a column's mean square below which its variance is the rounding of 16-bit floats."""
 
-_MOST_LOST = 2.0
+MOST_LOST = 2.0
 """Of one sample, in its own spread: beyond it is lost, and the mean over samples stays one."""
 
 
@@ -183,7 +183,7 @@ def measure_within(
     least = max(LOSS * float(np.median(spreads)), 1e-30)
     losses = _square_errors(expected, got) / np.maximum(spreads, least)
     words = f"of the variance within the samples of output '{output}'"
-    return _by_losses(WITHIN, output, np.minimum(losses, _MOST_LOST), words)
+    return _by_losses(WITHIN, output, np.minimum(losses, MOST_LOST), words)
 
 
 def _square_errors(expected: Sequence[Tensor], got: Sequence[Tensor]) -> Floats:
@@ -494,7 +494,7 @@ def measure_residual(
     variance = max(residual.spread**2, 2.0 * residual.mean**2 / count)
     losses = (errors**2 + 4.0 * residual.mean * errors / count) / variance
     words = f"of the variance of how far output '{output}' is from its input"
-    return _by_losses(RESIDUAL, output, np.minimum(losses, _MOST_LOST), words)
+    return _by_losses(RESIDUAL, output, np.minimum(losses, MOST_LOST), words)
 
 
 def measure_tolerance(

@@ -6,7 +6,7 @@ use the same preprocessing.
 
 from collections.abc import Mapping
 from functools import partial
-from typing import get_args
+from typing import Annotated, get_args
 
 import msgspec
 
@@ -78,10 +78,13 @@ class RawInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="raw"):
     Attributes:
         fed_from: `from` in the file: the output of the inference before that feeds this input, a
             state. "" where none does; absent, names and shapes decide.
+        steps: Of a state, inferences of a series: the state begins anew after so many. The samples
+            hold whole series. 0 where nothing is stated.
         prepared_as_trained: See `ImageInput`.
     """
 
     fed_from: str | None = msgspec.field(name="from", default=None)
+    steps: Annotated[int, msgspec.Meta(ge=0)] = 0
     prepared_as_trained: bool = False
 
 
@@ -104,6 +107,32 @@ class WantedInputs(msgspec.Struct, frozen=True, kw_only=True):
     declarations: Mapping[str, InputDeclaration] = {}
     fixed: tuple[FixedInput, ...] = ()
     unprepared: str = ""
+
+    @property
+    def steps(self) -> int:
+        """Return the inferences of a series; 0 where nothing is stated."""
+        return series_steps(self.declarations)
+
+
+def series_steps(declarations: Mapping[str, InputDeclaration]) -> int:
+    """Return the declared inferences of a series; 0 where nothing is declared.
+
+    Raises:
+        BuildError: Two states declare different numbers.
+    """
+    declared = {
+        name: declaration.steps
+        for name, declaration in declarations.items()
+        if isinstance(declaration, RawInput) and declaration.steps
+    }
+    if len(set(declared.values())) > 1:
+        listed = ", ".join(f"{name!r}: {steps}" for name, steps in declared.items())
+        raise BuildError(
+            f"states begin anew together, and their steps differ ({listed})",
+            found_in="inputs",
+            remedy="the same steps for each state, or for one of them alone",
+        )
+    return next(iter(declared.values()), 0)
 
 
 def check_declarations(wanted: WantedInputs) -> None:

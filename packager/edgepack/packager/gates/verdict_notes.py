@@ -29,10 +29,13 @@ def describe_verdict(
     notes = list(verdict.remarks)
     for agreement in verdict.agreements:
         notes += agreement.notes
+    counted_samples = counted(count, "held-out sample")
+    if samples.states and samples.steps:
+        counted_samples = counted(count, "held-out series", "held-out series")
     if verdict.low is not None:
         found, low = format_metric(verdict.value), format_metric(max(verdict.low, 0.0))
         notes.append(
-            f"{verdict.what} is {found} on {counted(count, 'held-out sample')}: with 95 % "
+            f"{verdict.what} is {found} on {counted_samples}: with 95 % "
             f"confidence at least {low} on samples like these{_describe_proof(verdict, count)}."
         )
     if verdict.expected_loss is not None and verdict.expected_loss >= _WORTH_SAYING:
@@ -62,6 +65,12 @@ def describe_verdict(
         notes.append(
             f"Judged on {describe_chains(samples)}; single inferences keep "
             f"{told or 'what is told of the states only'}."
+            + (
+                ""
+                if samples.steps
+                else " In longer use errors may grow: steps in [inputs] says "
+                "after how many inferences the state begins anew."
+            )
         )
     return tuple(notes)
 

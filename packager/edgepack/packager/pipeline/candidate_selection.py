@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from edgepack.errors import BuildError
 from edgepack.number_format import format_bytes, format_metric, format_milliseconds
 from edgepack.packager.gates import checks as gates
+from edgepack.packager.gates.chains import STEPS
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.graph.source_quantization import read_source_quantization
@@ -489,6 +490,7 @@ def _nothing_to_lower(prepared: PreparedFloat, profile: Profile, settings: Lower
 
 def _few(first: Samples, then: Samples) -> Samples:
     """Return up to `MOST_SAMPLES` samples: all of the first set, then some of the second."""
-    head = first.first(MOST_SAMPLES)
-    tail = min(then.count, MOST_SAMPLES - head.count)
+    most = MOST_SAMPLES * STEPS if first.steps else MOST_SAMPLES  # series run once
+    head = first.first(most)
+    tail = then.first(most - head.count).count if head.count < most else 0
     return head.extend([(then, index) for index in range(tail)])

@@ -58,7 +58,7 @@ def open_samples(where: str, wanted: WantedInputs, progress: Progress) -> Opened
         progress: Called for each sample that was checked.
 
     Returns:
-        The samples; duplicates are left out and noted.
+        The samples; duplicates are left out and noted, except in series.
 
     Raises:
         BuildError: There are no samples, or a sample does not fit the model.
@@ -68,6 +68,7 @@ def open_samples(where: str, wanted: WantedInputs, progress: Progress) -> Opened
     path = Path(where)
     raw = open_files(path, wanted)
     kept: dict[bytes, int] = {}
+    numbers, digests = list[int](), list[bytes]()
     conversions: dict[str, None] = {}
     levels: dict[str, set[float]] = {spec.name: set() for spec in wanted.specs}
     remembered = _Remembered()
@@ -79,12 +80,15 @@ def open_samples(where: str, wanted: WantedInputs, progress: Progress) -> Opened
                 levels[name].add(float(array.flat[0]))
             else:
                 levels.pop(name, None)
-        if kept.setdefault(digest_of(fitted.feeds), index) == index:
+        digest = digest_of(fitted.feeds)
+        if kept.setdefault(digest, index) == index or wanted.steps:
+            numbers.append(index)
+            digests.append(digest)
             remembered.add(index, fitted.feeds)
         what = f"checking samples in {path.name}"
         progress(BuildStep(what=what, done=index + 1, total=raw.count))
 
-    numbers, pictures = tuple(kept.values()), raw.pictures
+    pictures = raw.pictures
 
     def read(index: int) -> Feeds:
         number = numbers[index]
@@ -94,13 +98,13 @@ def open_samples(where: str, wanted: WantedInputs, progress: Progress) -> Opened
 
     return OpenedSamples(
         samples=Samples(
-            count=len(kept),
+            count=len(numbers),
             read=read,
             source=where,
             file_of=lambda index: raw.label(numbers[index]),
             pictures_of=None if pictures is None else lambda index: pictures(numbers[index]),
         ),
-        digests=tuple(kept),
+        digests=tuple(digests),
         notes=(
             *raw.notes,
             *_notes(

@@ -20,7 +20,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from edgepack.errors import BuildError
-from edgepack.packager.config.inputs import InputDeclaration, RawInput
+from edgepack.packager.config.inputs import InputDeclaration, RawInput, series_steps
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.files import OpenedSamples
@@ -255,15 +255,35 @@ def follow_states(
         The samples with their states, and notes on both; unchanged for a model without states.
 
     Raises:
-        BuildError: A declared state does not fit the model.
+        BuildError: A declared state does not fit the model, or samples are no whole series.
     """
     found = find_states(source.inputs, source.outputs, declarations)
+    steps = series_steps(declarations)
+    _check_series(opened.samples, found, steps)
     if not found.states:
         return replace(opened, notes=(*opened.notes, *found.notes))
     run = open_as_given(source)
     found = confirm_states(found, run, opened.samples.read(0))
-    samples, notes = carry_states(opened.samples, found.states, run, folder, progress)
+    series = replace(opened.samples, steps=steps)
+    samples, notes = carry_states(series, found.states, run, folder, progress)
     return replace(opened, samples=samples, notes=(*opened.notes, *found.notes, *notes))
+
+
+def _check_series(samples: Samples, found: FoundStates, steps: int) -> None:
+    if not steps:
+        return
+    if not found.states:
+        raise BuildError(
+            f"steps = {steps} is declared, and the model has no state",
+            found_in="inputs",
+            remedy='from = "OUTPUT" in the section of the input that an output feeds',
+        )
+    if samples.count % steps:
+        raise BuildError(
+            f"{samples.count} samples are no whole series of {steps} inferences each",
+            found_in=samples.source,
+            remedy="save series of equal length, one after the other, or leave steps out",
+        )
 
 
 def carry_states(
@@ -302,7 +322,10 @@ def carry_states(
         for number, state in enumerate(given)
     }
     carried = {state.input: first[state.input] for state in given}
+    fresh = carried
     for index, feeds in enumerate(samples):
+        if samples.steps and index % samples.steps == 0:
+            carried = fresh
         for name, value in carried.items():
             kept[name][index] = value
         outputs = run({**feeds, **carried})
@@ -314,9 +337,10 @@ def carry_states(
         return {**samples.read(index), **own}
 
     names = ", ".join(f"'{state.input}'" for state in given)
+    them = f"each series of {samples.steps}" if samples.steps else "them"
     note = (
         f"All {samples.count} samples hold the same {names}: each got what the float model had "
-        "there, run through them in file order."
+        f"there, run through {them} in file order."
     )
     return replace(known, read=read), (note,)
 

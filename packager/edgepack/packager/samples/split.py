@@ -32,7 +32,7 @@ def split_samples(
     """Divide by a hash of each sample's content: the same samples always fall the same way.
 
     Neither the order nor the names of the files matter, and an added sample moves few others. Equal
-    samples were left out before, so none can be on two sides.
+    samples were left out before, so none can be on two sides. Series stay whole.
 
     Args:
         given: The calibration samples.
@@ -50,9 +50,10 @@ def split_samples(
     order = _mix(_shuffled(given), tells)
     count = len(order)
     if count < 3:
+        nouns = ("series", "series") if given.samples.steps else ("sample", "samples")
         raise BuildError(
-            f"{count} different sample{'s are' if count != 1 else ' is'} too few: calibration, "
-            "search and the held-out check need at least one each",
+            f"{count} different {f'{nouns[0]} is' if count == 1 else f'{nouns[1]} are'} too few: "
+            "calibration, search and the held-out check need at least one each",
             found_in=" ".join((f"{given.samples.source}.", *given.notes[:1])).rstrip("."),
             remedy="give at least 3 (100 to 300 are usual), or held-out samples with --evaluation",
         )
@@ -60,14 +61,14 @@ def split_samples(
     search = max(1, round(count * SEARCH_SHARE))
     if calibration + search >= count:
         calibration = count - search - 1
+    parts = (order[:calibration], order[calibration : calibration + search])
+    held_out = order[calibration + search :]
     return SampleSplit(
-        calibration=given.samples.pick(sorted(order[:calibration])),
-        search=given.samples.pick(sorted(order[calibration : calibration + search])),
-        held_out=given.samples.pick(sorted(order[calibration + search :])),
-        sha256=_digest(
-            given, sorted(order[:calibration]), sorted(order[calibration : calibration + search])
-        ),
-        held_out_sha256=_digest(given, sorted(order[calibration + search :]), ()),
+        calibration=_pick(given, parts[0]),
+        search=_pick(given, parts[1]),
+        held_out=_pick(given, held_out),
+        sha256=_digest(given, *parts),
+        held_out_sha256=_digest(given, held_out),
     )
 
 
@@ -83,7 +84,7 @@ def _with_evaluation(
     given: OpenedSamples, evaluation: OpenedSamples, tells: Sequence[bool]
 ) -> SampleSplit:
     held_out = set(evaluation.digests)
-    order = [index for index in _shuffled(given) if given.digests[index] not in held_out]
+    order = [unit for unit in _shuffled(given) if held_out.isdisjoint(_digests(given, unit))]
     order = _mix(order, tells)
     if len(order) < 2:
         raise BuildError(
@@ -94,35 +95,53 @@ def _with_evaluation(
         )
     search = max(1, round(len(order) * _SEARCH_SHARE_OF_CALIBRATION))
     return SampleSplit(
-        calibration=given.samples.pick(sorted(order[search:])),
-        search=given.samples.pick(sorted(order[:search])),
+        calibration=_pick(given, order[search:]),
+        search=_pick(given, order[:search]),
         held_out=evaluation.samples,
-        sha256=_digest(given, sorted(order[search:]), sorted(order[:search])),
-        held_out_sha256=_digest(evaluation, range(len(evaluation.digests)), ()),
+        sha256=_digest(given, order[search:], order[:search]),
+        held_out_sha256=_digest(evaluation, [range(len(evaluation.digests))]),
     )
 
 
-def _shuffled(given: OpenedSamples) -> list[int]:
-    keys = [hashlib.sha256(_SEED + digest).digest() for digest in given.digests]
-    return sorted(range(len(keys)), key=keys.__getitem__)
+def _shuffled(given: OpenedSamples) -> list[range]:
+    """Return the places of different samples, or series, in the order of hashes."""
+    steps = given.samples.steps or 1
+    units = [range(start, start + steps) for start in range(0, len(given.digests), steps)]
+    keys = {_SEED + b"".join(_digests(given, unit)): unit for unit in reversed(units)}
+    return [keys[key] for key in sorted(keys, key=lambda key: hashlib.sha256(key).digest())]
 
 
-def _mix(order: list[int], tells: Sequence[bool]) -> list[int]:
+def _digests(given: OpenedSamples, places: Sequence[int]) -> list[bytes]:
+    return [given.digests[place] for place in places]
+
+
+def _mix(order: list[range], tells: Sequence[bool]) -> list[range]:
     """Return samples with findings evenly among the others; else the given order."""
     if not tells:
         return order
-    places: dict[int, float] = {}
+    places: dict[range, float] = {}
     for kind in (True, False):
-        group = [index for index in order if tells[index] is kind]
-        places |= {index: (n + 0.5) / len(group) for n, index in enumerate(group)}
+        group = [unit for unit in order if any(tells[place] for place in unit) is kind]
+        places |= {unit: (n + 0.5) / len(group) for n, unit in enumerate(group)}
     return sorted(order, key=places.__getitem__)
 
 
-def _digest(given: OpenedSamples, calibration: Sequence[int], search: Sequence[int]) -> str:
-    digest = hashlib.sha256(len(calibration).to_bytes(8))
-    for index in (*calibration, *search):
-        digest.update(given.digests[index])
+def _pick(given: OpenedSamples, units: Sequence[range]) -> Samples:
+    return given.samples.pick_series(_in_order(units))
+
+
+def _digest(
+    given: OpenedSamples, calibration: Sequence[range], search: Sequence[range] = ()
+) -> str:
+    ranged, chosen = _in_order(calibration), _in_order(search)
+    digest = hashlib.sha256(len(ranged).to_bytes(8))
+    for one in _digests(given, (*ranged, *chosen)):
+        digest.update(one)
     return digest.hexdigest()
+
+
+def _in_order(units: Sequence[range]) -> list[int]:
+    return sorted(place for unit in units for place in unit)
 
 
 class CapturedSamples(msgspec.Struct, frozen=True, kw_only=True):

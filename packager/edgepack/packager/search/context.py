@@ -34,6 +34,7 @@ def describe_context(
         split.sha256,
         [str(state) for state in split.search.states],
         str(split.search.mask),
+        *([split.search.steps] if split.search.steps else []),
         msgspec.to_builtins(split.search.description),
         profile.sha256,
         tool_versions(),

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from edgepack.packager.gates.accuracy import Reference
-from edgepack.packager.gates.chains import of_chains, run_samples
+from edgepack.packager.gates.chains import count_runs, describe_series, of_chains, run_samples
 from edgepack.packager.gates.texts import DecoderReference, TextReference
 from edgepack.packager.gates.tokens import TokenReference
 from edgepack.packager.gates.user_metric import Metric, evaluate_metric, judge_metric
@@ -60,7 +60,7 @@ class CandidateJudge:
         most_chains: Of a decoder, samples that chains begin with at most.
 
     Attributes:
-        count: How many samples a candidate is judged on.
+        count: How many samples a candidate is judged on, or chains.
     """
 
     def __init__(
@@ -80,11 +80,13 @@ class CandidateJudge:
         self.reference = Reference(single, budgets, known)
         self._in_use = self.reference
         if samples.states:
-            self._in_use = Reference(run_samples(float_run, samples), budgets, known)
+            expected = run_samples(float_run, samples)
+            in_series = describe_series(samples)
+            self._in_use = Reference(expected, budgets, known, in_series=in_series)
         elif samples.mask is not None:
             hidden = self._without_padding(self.reference.expected)
             self._in_use = Reference(hidden, budgets, known)
-        self.count = samples.count
+        self.count = count_runs(samples)
         self._tokens: DecoderReference | None = None
         if metric is None and samples.decoder is not None:
             if samples.are_texts:
@@ -126,7 +128,7 @@ class CandidateJudge:
             if look < count and (failed := self._given_up(got, at_least)) is not None:
                 return failed
         verdict = self._in_use.judge(*_joined(got))
-        return of_chains(verdict) if self.samples.states else verdict
+        return of_chains(verdict, self.samples) if self.samples.states else verdict
 
     def _run_one(self, run: Run, index: int, before_each: Callable[[], None]) -> "_Ran":
         if self._tokens is None:

@@ -68,6 +68,8 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         answers: Of texts, returns how many tokens at the end of sample `i` are the answer; None
             for other samples.
         most_answer_tokens: Of an answer so many tokens at its end are evaluated, at most.
+        steps: Samples of a series, which begins with a fresh state; the samples are whole series.
+            0 where no one states that.
     """
 
     count: int
@@ -81,6 +83,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     pictures_of: Callable[[int], tuple[Path, ...]] | None = None
     answers: Callable[[int], int] | None = None
     most_answer_tokens: int = sys.maxsize
+    steps: int = 0
 
     def __iter__(self) -> Iterator[Feeds]:
         return (self.read(index) for index in range(self.count))
@@ -89,11 +92,12 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         return self.count
 
     def pick(self, indices: Sequence[int]) -> "Samples":
-        """Return the samples at the indices, in that order."""
+        """Return the samples at the indices, in that order, as single samples."""
         chosen, pictures, answers = tuple(indices), self.pictures_of, self.answers
         return replace(
             self,
             count=len(chosen),
+            steps=0,
             read=lambda index: self.read(chosen[index]),
             file_of=lambda index: self.title(chosen[index]),
             pictures_of=None if pictures is None else lambda index: pictures(chosen[index]),
@@ -101,7 +105,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def extend(self, others: Sequence[tuple["Samples", int]]) -> "Samples":
-        """Return these samples, and single samples of other sequences after them."""
+        """Return these samples, and samples of other sequences after them; of series whole ones."""
         places = [*((self, index) for index in range(self.count)), *others]
 
         def pictures_of(index: int) -> tuple[Path, ...]:
@@ -167,8 +171,13 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         return self.file_of(index) if self.file_of else f"{self.source}, sample {index}"
 
     def first(self, most: int) -> "Samples":
-        """Return the first samples, at most `most`."""
-        return self.pick(range(min(self.count, most)))
+        """Return the first samples, at most `most`; of series whole ones, at least one."""
+        few = max(most // self.steps, 1) * self.steps if self.steps else most
+        return self.pick_series(range(min(self.count, few)))
+
+    def pick_series(self, indices: Sequence[int]) -> "Samples":
+        """Return the samples at the indices of whole series; see `pick`."""
+        return replace(self.pick(indices), steps=self.steps)
 
     def spread(self, most: int) -> "Samples":
         """Return at most this number of samples, evenly spread."""
