@@ -61,7 +61,7 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
         task: Name of the task, of `edgepack.tasks.table`, or `ignored`: nobody reads the output.
         blank: Of text, the number of the blank class, if values do not decide.
         tolerance: Of values, the distance from the truth at which a vector (last axis) is still
-            right, in the output's unit; 0 where no distance decides.
+            right, in the output's unit; None where no distance decides.
         tokens: Of a decoder, the input that takes tokens, where graph and names do not tell.
         layout: Of detections, the layout of boxes and scores; by default recognized from the graph.
         scores, labels, sizes, offsets: Of a layout with several outputs, the other outputs' names.
@@ -75,7 +75,7 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
 
     task: str
     blank: int | None = None
-    tolerance: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0
+    tolerance: Annotated[float, msgspec.Meta(ge=1e-30, le=1e30)] | None = None
     tokens: str = ""
     layout: LayoutName | None = None
     scores: str = ""
@@ -196,7 +196,7 @@ def check_outputs(
         if declaration.task in _OF_WHOLE_NUMBERS:
             _check_whole(declaration.task, by_name[name], where)
         is_scores = declaration.task == "classification" and by_name[name].dtype.startswith("float")
-        if is_scores or declaration.task == "embedding":
+        if is_scores or declaration.task in ("embedding", "tokens"):
             _check_row(declaration.task, by_name[name], where)
         _check_size(declaration.task, by_name[name], where)
         _check_keys(declaration, where)
