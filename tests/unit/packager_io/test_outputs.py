@@ -63,6 +63,22 @@ def test_nonsense_is_refused_with_the_key_and_the_choices(
     assert problem in refused.value.problem
 
 
+@pytest.mark.parametrize("tolerance", ["0", "-1", "nan", "inf", "1e-300", "1e300"])
+def test_a_tolerance_without_a_use_is_rejected(tmp_path: Path, tolerance: str) -> None:
+    path = tmp_path / "edgepack.toml"
+    path.write_text(f'[outputs.age]\ntask = "values"\ntolerance = {tolerance}\n')
+    with pytest.raises(BuildError, match=r"outputs\.age\.tolerance must be"):
+        read_config(path)
+
+
+def test_a_section_and_its_key_in_one_line_are_written_in_two(tmp_path: Path) -> None:
+    path = tmp_path / "edgepack.toml"
+    path.write_text("[model]\nname = 'ocr'\n[outputs.age] task = 'values'\n")
+    with pytest.raises(BuildError) as refused:
+        read_config(path)
+    assert refused.value.remedy == "write [outputs.age] and task = 'values' in lines of their own"
+
+
 def test_a_section_of_a_profile_is_sent_to_a_profile(tmp_path: Path) -> None:
     path = tmp_path / "edgepack.toml"
     path.write_text("[gates.accuracy.values]\nkeep = 0.98\n")
@@ -88,6 +104,7 @@ def test_lists_that_are_nested_too_deeply_are_called_so(tmp_path: Path) -> None:
         ("fase", "values", "the model has no output 'fase'; it has face, age, label"),
         ("age", "embedding", "has no row of numbers along its last axis, and embedding are one"),
         ("age", "classification", "has no row of numbers along its last axis, and classification"),
+        ("age", "tokens", "has no row of numbers along its last axis, and tokens are one"),
         ("label", "embedding", "output 'label' holds int64: embedding are floats"),
         ("face", "segmentation", "float32[1,64] is too small for segmentation"),
         ("age", "sound", "is too small for sound, which needs 64 values"),

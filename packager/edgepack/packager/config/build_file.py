@@ -2,6 +2,7 @@
 
 import codecs
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.profiles.schema import Preference, ProfileSections
 from edgepack.packager.profiles.section import Section
 from edgepack.packager.source.fixed_inputs import Numbers
+from edgepack.text import printable
 from edgepack.toml_errors import describe_type_error
 
 CONFIG_FILE = "edgepack.toml"
@@ -91,6 +93,17 @@ class BuildConfig(Section, frozen=True, kw_only=True):
     search: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+_SECTION_AND_KEY = re.compile(r"^[ \t]*(\[[^\[\]\n]+\])[ \t]+([\w.-]+[ \t]*=.*)$", re.MULTILINE)
+
+
+def _split_section(content: bytes) -> str:
+    """Return the remedy for a section with a key in the same line; "" without such a line."""
+    found = _SECTION_AND_KEY.search(content.decode(errors="replace"))
+    if found is None:
+        return ""
+    return f"write {printable(found[1])} and {printable(found[2].strip())} in lines of their own"
+
+
 def read_config(path: Path) -> BuildConfig:
     """Read and check an `edgepack.toml`; its paths become relative to the current folder.
 
@@ -121,7 +134,7 @@ def read_config(path: Path) -> BuildConfig:
         raise BuildError(
             f"{path.name} is wrong: {parse_problem(error)}",
             found_in=str(path),
-            remedy="edgepack init MODEL -o example.toml shows every key",
+            remedy=_split_section(content) or "edgepack init MODEL -o example.toml shows every key",
         ) from error
     about, datasets = check_about(config.about, config.datasets, str(path))
     folder = path.parent
