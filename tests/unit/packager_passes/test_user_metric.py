@@ -11,7 +11,7 @@ from edgepack.packager.runtime.model_run import Run
 from edgepack.tasks.arrays import Outputs
 
 
-@pytest.mark.parametrize("value", ["0.9", True, np.True_, np.array([0.9, 0.8])])
+@pytest.mark.parametrize("value", ["0.9", True, np.True_, np.array([0.9, 0.8]), 10**400])
 def test_a_metric_that_returns_a_text_a_yes_or_a_list_is_refused(value: object) -> None:
     with pytest.raises(BuildError, match="which is not a finite number"):
         evaluate_metric(lambda run: value, lambda feeds: {})  # type: ignore[arg-type, return-value]
@@ -23,6 +23,18 @@ def test_a_metric_that_ends_the_program_is_an_error_of_the_build() -> None:
 
     with pytest.raises(BuildError, match="raised SystemExit: 3"):
         evaluate_metric(leaving, lambda feeds: {})
+
+
+def test_a_metric_without_a_usable_exception_is_an_error_of_the_build() -> None:
+    class _UnprintableError(BaseException):
+        def __str__(self) -> str:
+            raise ValueError
+
+    def failing(run: Run) -> float:
+        raise _UnprintableError
+
+    with pytest.raises(BuildError, match="raised _UnprintableError"):
+        evaluate_metric(failing, lambda feeds: {})
 
 
 def test_the_line_of_a_failing_metric_is_the_users_own() -> None:

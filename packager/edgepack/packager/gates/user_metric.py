@@ -118,16 +118,18 @@ def evaluate_metric(metric: Metric, run: Run) -> float:
         value = metric(_with_own_outputs(run, given))
     except EdgepackError:
         raise
-    except (Exception, SystemExit) as error:  # foreign code
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # foreign code
         raise BuildError(
-            f"the metric {name} raised {type(error).__name__}: {error}",
+            f"the metric {name} raised {type(error).__name__}: {_text_of(error)}",
             found_in=_where(error, metric),
             remedy=_TRY_IT
             + (f"; run(feeds) gave it {', '.join(map(repr, given))}" if given else ""),
         ) from error
     number = math.nan
     if not isinstance(value, str | bytes | bool | np.bool_):
-        with contextlib.suppress(TypeError, ValueError):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
             number = float(value)
     if not math.isfinite(number):
         raise BuildError(
@@ -151,6 +153,13 @@ def _with_own_outputs(run: Run, given: dict[str, None]) -> Run:
         return outputs
 
     return run_and_copy
+
+
+def _text_of(error: BaseException) -> str:
+    """Return the text of an exception, "" if it gives none."""
+    with contextlib.suppress(Exception):  # foreign code
+        return str(error)
+    return ""
 
 
 def _where(error: BaseException, metric: Metric | None = None) -> str:
