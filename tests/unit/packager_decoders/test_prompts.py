@@ -88,12 +88,25 @@ def test_messages_go_through_the_template_of_the_folder(folder: Path) -> None:
             "have 9 tokens, the model reads 8",
         ),
         ("[" * 100_000, "not a prompt with an answer"),
+        (
+            '{"prompt": "' + "w" * 4_000_000 + '", "answer": "w1"}',
+            "have 4,000,002 characters, at most 4,000,000 are read",
+        ),
     ],
 )
 def test_a_bad_line_is_rejected_with_its_number(folder: Path, line: str, problem: str) -> None:
     with pytest.raises(BuildError, match="line 3") as caught:
         _open(folder, _GOOD, "", line)
     assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_an_encoding_other_than_utf8_is_named(folder: Path, encoding: str) -> None:
+    path = folder / "prompts.jsonl"
+    path.write_bytes('{"prompt": "w1 é", "answer": "w2"}\n'.encode(encoding))
+    with pytest.raises(BuildError, match="line 1") as caught:
+        open_texts(str(path), load_source(folder / "model.onnx"), silent)
+    assert caught.value.remedy == "save the file as UTF-8"
 
 
 def test_a_tokenizer_of_another_model_is_rejected(folder: Path) -> None:

@@ -28,6 +28,7 @@ _REMEDY = (
     '{"prompt": "…", "answer": "…"} or '
     '{"messages": [{"role": "user", "content": "…"}], "answer": "…"}'
 )
+_UTF8 = "save the file as UTF-8"
 _NEAR = 0.82
 """Of a key to a known one: `anwser` has .83, `answer_id` .8."""
 
@@ -162,9 +163,13 @@ def _parse(raw: bytes, path: Path, number: int) -> _Line:
 
 def _decode(raw: bytes, noun: str, refuse: Callable[..., BuildError]) -> _Line:
     """Return a line; reject a key that looks like a missing one."""
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise refuse("this is UTF-16", remedy=_UTF8)
     try:
         line, keys = decode_json(raw, _Line), decode_json(raw, dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UnicodeDecodeError as error:
+        raise refuse(f"this is not UTF-8: {error}", remedy=_UTF8) from error
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise refuse(f"this is not {noun}: {error}") from error
     missing = [name for name in _Line.__struct_fields__ if name not in keys]
     for key in keys:

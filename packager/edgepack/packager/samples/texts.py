@@ -35,8 +35,13 @@ TOKENIZER = "tokenizer.json"
 _MOST_FILE_BYTES = 128_000_000
 _MOST_TEMPLATE_BYTES = 8_000_000
 _MOST_HEAD_SIZE = 4096
+_MOST_CHARACTERS = 4_000_000
+"""Of a text, prompt and answer together: so many take the tokenizer seconds and 1 GB."""
+
 _MOST_SCORE_BYTES = 256_000_000
 """Scores of the float model, in memory: of 100 texts, 20 tokens of a vocabulary of 32,000."""
+
+_SHORTEN = "shorten the prompt, or remove the line"
 
 _TOKENS = re.compile(r"(?!.*(pos|type|mask|len)).*(id|tok|target)", re.IGNORECASE)
 _POSITIONS = re.compile(r".*pos", re.IGNORECASE)
@@ -75,6 +80,13 @@ def open_texts(where: str, source: SourceModel, progress: Progress) -> OpenedSam
     texts = _Texts(source, folder)
     kept: dict[bytes, tuple[Integers, int, int]] = {}
     for prompt in prompts:
+        characters = len(prompt.text) + len(prompt.answer)
+        if characters > _MOST_CHARACTERS:
+            problem = (
+                f"prompt and answer have {characters:,} characters, at most "
+                f"{_MOST_CHARACTERS:,} are read"
+            )
+            raise refusal_of_line(problem, path, prompt.line, _SHORTEN)
         before = tokenizer.encode(prompt.text, add_special_tokens=not prompt.is_rendered).ids
         answer = tokenizer.encode(prompt.answer, add_special_tokens=False).ids
         texts.check(before, answer, prompt, path)
@@ -183,7 +195,7 @@ class _Texts:
             problem, remedy = f"the {words} has no tokens", f"give a longer {words}"
         elif self._context and count > self._context:
             problem = f"prompt and answer have {count} tokens, the model reads {self._context}"
-            remedy = "shorten the prompt, or remove the line"
+            remedy = _SHORTEN
         elif self._vocabulary and highest >= self._vocabulary:
             problem = (
                 f"the tokenizer gives token {highest}, the model's vocabulary has "
