@@ -115,6 +115,7 @@ def test_malformed_template_is_an_error_of_the_bundle() -> None:
         with pytest.raises(BundleError, match="the chat template") as caught:
             _template(source)
         assert caught.value.found_in == TEMPLATE_FILE
+        assert caught.value.remedy
     with pytest.raises(BundleError, match="not UTF-8"):
         ChatTemplate({TEMPLATE_FILE: b"\xff"})
 

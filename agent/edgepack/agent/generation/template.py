@@ -78,13 +78,16 @@ class ChatTemplate:
             raise BundleError(
                 f"the chat template has {len(source)} bytes, at most {MAX_TEMPLATE_BYTES} are read",
                 found_in=TEMPLATE_FILE,
+                remedy="take the template that belongs to the model",
             )
         self._environment = BoundedEnvironment()
         try:
             self._template = self._environment.compile_bounded(source)
         except Exception as error:
             raise BundleError(
-                f"the chat template cannot be read: {_said(error)}", found_in=TEMPLATE_FILE
+                f"the chat template cannot be read: {_said(error)}",
+                found_in=TEMPLATE_FILE,
+                remedy="correct the template, or take the template that belongs to the model",
             ) from error
 
     def render(self, messages: Sequence[Message]) -> str:
