@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.gates.proof import (
@@ -9,8 +10,11 @@ from edgepack.packager.gates.proof import (
     samples_to_prove,
     without_dear_forgiveness,
 )
+from edgepack.packager.gates.tolerances import Seen
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.gates.verdict_notes import describe_verdict
+from edgepack.packager.pipeline.holdout_verdict import HoldoutVerdict
+from edgepack.packager.pipeline.variant_facts import accuracy_of
 from edgepack.packager.profiles.schema import AccuracyBudget
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.tasks.arrays import Outputs
@@ -249,3 +253,12 @@ def test_how_many_would_prove_a_value_follows_its_spread() -> None:
     assert kept_low(repeated, [1.0] * len(repeated)) >= 0.992
     assert count_to_prove(0.97, 0.95, 0.98, 20) is None, "no number proves what is not so"
     assert count_to_prove(1.0, 0.99, 0.98, 20) is None, "it is proven"
+
+
+def test_reasons_of_a_weak_verdict_are_sentences() -> None:
+    expected = _decided(20)
+    verdict = replace(_judge(expected, expected), weak=("the first. Mend it", "the second"))
+    held_out = HoldoutVerdict(
+        verdict=verdict, count=20, seen=Seen(errors=(), expected=(), got=()), single=()
+    )
+    assert accuracy_of(held_out, verdict, "CPU").weak == "the first. Mend it. the second"

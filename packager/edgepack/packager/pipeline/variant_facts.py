@@ -91,5 +91,5 @@ def accuracy_of(validated: HoldoutVerdict, verdict: Verdict, provider: str) -> A
         sample_count=validated.count,
         provider=provider,
         details=details,
-        weak=" ".join(verdict.weak),
+        weak=". ".join(verdict.weak),
     )
