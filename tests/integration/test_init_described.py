@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from click.testing import CliRunner
+from onnx import parser
 
 from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
 from edgepack.packager import build
@@ -61,3 +62,15 @@ def test_an_output_that_nothing_explains_is_asked_for_and_not_declared(tmp_path:
     edited = read_config(tmp_path / "written.toml")
     assert [declared.task for declared in edited.outputs.values()] == ["values"]
     assert edited.calibration.path == "samples" or edited.calibration.path.endswith("/samples")
+
+
+def test_a_guess_by_values_is_asked_for_and_not_declared(tmp_path: Path) -> None:
+    rows = parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        rows (float[1,4] x) => (float[1,4] y) <float[1] gain = {8.0}> { y = Mul (x, gain) }""")
+    onnx.save(rows, tmp_path / "model.onnx")
+    drawn = np.random.default_rng(3).normal(0.0, 1.0, (120, 4)).astype(np.float32)
+    np.savez(tmp_path / "samples.npz", x=drawn)
+    text = _init(tmp_path, "samples.npz")
+    assert read_config(tmp_path / "written.toml").outputs == {}
+    assert '# [outputs.y]\n# task = "classification"  # or "values", "ignored"' in text

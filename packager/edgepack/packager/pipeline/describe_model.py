@@ -2,13 +2,16 @@
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from edgepack.packager.pipeline.build_samples import open_build_samples
 from edgepack.packager.pipeline.open_model import open_model
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.progress import Progress
 from edgepack.packager.tasks.findings import LOOKED_AT
 from edgepack.packager.tasks.possible import possible_of
-from edgepack.tasks.description import UNKNOWN, ModelDescription
+from edgepack.tasks.cross_check import LOOKS_LIKE, QUANTITIES
+from edgepack.tasks.description import GUESSED_FROM, UNKNOWN, ModelDescription, TaskOutputs
 
 
 def describe_model(
@@ -23,7 +26,8 @@ def describe_model(
         progress: Called for each step.
 
     Returns:
-        The description, and by name of each output without a known meaning the tasks that fit.
+        The description without doubtful guesses, and by name of each other output the tasks that
+        fit, a guess first.
 
     Raises:
         BuildError: The model or the samples cannot be used.
@@ -43,5 +47,17 @@ def describe_model(
     held_out = samples.split.held_out
     description = held_out.description.without(source.watched)
     outputs = [samples.float_source(feeds) for feeds in held_out.spread(LOOKED_AT)]
-    names = description.outputs_of(UNKNOWN)
-    return description, {name: possible_of(outputs, name) for name in names}
+    guessed = {
+        name: part.task for part in description.parts if _is_doubtful(part) for name in part.outputs
+    }
+    kept = tuple(part for part in description.parts if not _is_doubtful(part))
+    possible = {}
+    for name in (*guessed, *description.outputs_of(UNKNOWN)):
+        fit = possible_of(outputs, name)
+        possible[name] = tuple(sorted(fit, key=lambda task: task != guessed.get(name)))
+    return replace(description, parts=kept), possible
+
+
+def _is_doubtful(part: TaskOutputs) -> bool:
+    """Return whether a build calls a verdict on these outputs weak because the task is a guess."""
+    return part.settings.get(LOOKS_LIKE) == QUANTITIES or GUESSED_FROM in part.settings
