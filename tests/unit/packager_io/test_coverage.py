@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgepack.packager.config.inputs import ImageInput, InputDeclaration, TokenInput
-from edgepack.packager.samples.coverage import describe_coverage
+from edgepack.packager.samples.coverage import measure_coverage
 from edgepack.packager.tensors.sequence import Samples, SampleSplit
 from edgepack.packager.tensors.spec import Lookup, TensorSpec
 from edgepack.tasks.arrays import Tensor
@@ -31,7 +31,7 @@ def _describe(
     )
     kind, shape = calibration[0].dtype.name, calibration[0].shape
     spec = TensorSpec(name="x", dtype=kind, shape=shape, lookup=lookup)
-    return describe_coverage(split, [spec], {"x": declaration} if declaration else {})
+    return measure_coverage(split, [spec], {"x": declaration} if declaration else {}).notes
 
 
 def _floats(*rows: Sequence[float]) -> list[Tensor]:

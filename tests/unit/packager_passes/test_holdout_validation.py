@@ -4,15 +4,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from msgspec.structs import replace
+from onnx import helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph.node_precision import node_precision
 from edgepack.packager.pipeline import savings_summary as saving
 from edgepack.packager.pipeline import variant_validation
 from edgepack.packager.pipeline.holdout_verdict import HoldoutVerdict, judge_on_holdout
+from edgepack.packager.profiles.reading import resolve_profile
+from edgepack.packager.samples.coverage import measure_coverage
+from edgepack.packager.source.model import load_source
+from edgepack.packager.tensors.sequence import Samples, SampleSplit
+from tests.unit.packager_passes.declaring import declare
+from tests.unit.packager_passes.models import make_model, weight
+from tests.unit.packager_passes.preparing import prepare
 from tests.unit.packager_passes.products import prepare_products
 
 _NODES = 8
@@ -189,3 +198,46 @@ def test_where_the_surer_candidate_is_refused_or_worse_the_one_before_is_kept(
     assert kept == seen[0], "the first one is written again"
     assert any(note.startswith(told) for note in variant.notes)
     assert not variant.degraded
+
+
+@pytest.mark.parametrize("is_limited", [False, True])
+def test_likely_extremes_that_a_variant_cuts_off_make_a_weak_verdict(
+    is_limited: bool, tmp_path: Path
+) -> None:
+    """Forecasts of series with lognormal levels: held-out samples do not reach the extremes."""
+    rng = np.random.default_rng(2)
+    levels = np.sort(rng.lognormal(0.0, 1.2, 120))
+    if is_limited:
+        levels = np.minimum(levels, 2.0)
+    rows = [
+        (level * rng.uniform(0.2, 1.0, (1, 16))).astype(np.float32)
+        for level in (*levels[:30], *levels[-30:], *levels[30:90])
+    ]
+    series = Samples(
+        count=len(rows),
+        read=lambda index: {"x": rows[index]},
+        source="series",
+        description=declare(y="values"),
+    )
+    split = SampleSplit(
+        calibration=series.pick(range(60)),
+        search=series.pick(range(60, 80)),
+        held_out=series.pick(range(80, 120)),
+    )
+    model = make_model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
+        {"x": [1, 16]},
+        {"y": [1, 12]},
+        [weight("w", 16, 12)],
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    source = load_source(tmp_path / "model.onnx")
+    extremes = measure_coverage(split, source.inputs, {}).extremes
+    assert (extremes is None) == is_limited
+    if extremes is not None:
+        reached = max(float(feeds["x"].max()) for feeds in extremes)
+        assert reached > 1.1 * max(float(row.max()) for row in rows)
+    profile = resolve_profile("qnn-htp", {})
+    prepared = prepare(source, profile, replace(split, extremes=extremes), tmp_path / "work")
+    assert prepared.accuracy.value > 0.99
+    assert ("likely extremes" in prepared.accuracy.weak) == (not is_limited)

@@ -16,7 +16,7 @@ from edgepack.packager.pipeline.reference import draw_reference
 from edgepack.packager.pipeline.request import BuildRequest, SampleSource
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
-from edgepack.packager.samples.coverage import describe_coverage
+from edgepack.packager.samples.coverage import measure_coverage
 from edgepack.packager.samples.decoders import follow_tokens
 from edgepack.packager.samples.files import RANDOM_PREFIX, OpenedSamples, open_samples, write_arrays
 from edgepack.packager.samples.golden_selection import choose_golden, choose_pictures
@@ -136,9 +136,9 @@ def open_build_samples(
     notes.append(f"The samples were divided: {describe_split(split)}.")
     split, told = take_later_steps(split, float_source, work / "texts", progress)
     notes += told
-    uncovered = describe_coverage(split, source.inputs, request.declarations)
-    split = replace(split, uncovered=uncovered)
-    notes += uncovered
+    coverage = measure_coverage(split, source.inputs, request.declarations)
+    split = replace(split, uncovered=coverage.notes, extremes=coverage.extremes)
+    notes += coverage.notes
     golden, places = choose_golden(
         source, split.held_out, work, progress, float_source, finds(description)
     )

@@ -3,8 +3,10 @@
 import math
 
 import msgspec
+from msgspec.structs import replace
 
 from edgepack.bundle.drift import confidence_shifts, sketched_parts
+from edgepack.number_format import format_metric
 from edgepack.packager.gates.labels import judge_by_labels
 from edgepack.packager.gates.proof import without_dear_forgiveness
 from edgepack.packager.gates.tolerances import Seen
@@ -12,8 +14,10 @@ from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.pipeline.selection import EvaluationInputs
 from edgepack.packager.profiles.schema import AccuracyBudgets
 from edgepack.packager.runtime.model_run import Run
+from edgepack.packager.samples.coverage import TAIL
 from edgepack.packager.search.judge import MOST_SAMPLES, CandidateJudge
-from edgepack.tasks.contract import Agreement
+from edgepack.tasks.contract import LOSS, Agreement
+from edgepack.text import counted
 
 
 class HoldoutVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,3 +75,35 @@ def judge_on_holdout(
             sketched_parts(judge.reference.description), judge.reference.expected, got
         ),
     )
+
+
+def doubt_extremes(
+    run: Run, budgets: AccuracyBudgets, inputs: EvaluationInputs, verdict: Verdict
+) -> Verdict:
+    """Return the verdict, weak if likely extremes of an input lose much more of the task.
+
+    The extremes are the furthest tenth of the samples, moved beyond the range. If this tenth loses
+    a tenth, 1 % of the task is lost.
+
+    Args:
+        run: The model.
+        budgets: Required shares of each task.
+        inputs: Have the samples with likely extremes.
+        verdict: Verdict on the held-out samples.
+
+    Raises:
+        BuildError: The model cannot be run.
+    """
+    extremes = inputs.split.extremes
+    if extremes is None or inputs.metric or inputs.labelled or verdict.task_kept is None:
+        return verdict
+    beyond = CandidateJudge(inputs.float_source, extremes, budgets, None).judge(run)
+    if beyond.task_kept is None or beyond.task_kept >= verdict.task_kept - LOSS * TAIL:
+        return verdict
+    because = (
+        "inferences beyond the calibration's range will lose far more: "
+        f"{beyond.words or f'{beyond.what} {format_metric(beyond.value)}'} in "
+        f"{counted(extremes.count, 'sample')} with likely extremes. To settle it: samples with "
+        "such values, or a limit or a scale of the input before the model"
+    )
+    return replace(verdict, weak=(*verdict.weak, because))

@@ -16,7 +16,11 @@ from edgepack.packager.graph.adapter_branches import add_branches
 from edgepack.packager.graph.explicit_attributes import write_defaults
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.pipeline.board_validation import prove_on_boards
-from edgepack.packager.pipeline.holdout_verdict import HoldoutVerdict, judge_on_holdout
+from edgepack.packager.pipeline.holdout_verdict import (
+    HoldoutVerdict,
+    doubt_extremes,
+    judge_on_holdout,
+)
 from edgepack.packager.pipeline.provider_validation import (
     ProviderRefusedError,
     ProviderRun,
@@ -197,8 +201,10 @@ class VariantValidator:
         run = deadline.run_in_time(
             searched.evaluator.open(measured_model(self.work_dir, self.inputs.source))
         )
-        held_out = judge_on_holdout(run, searched.profile.gates.accuracy, self.inputs)
-        verdict = held_out.verdict
+        budgets = searched.profile.gates.accuracy
+        held_out = judge_on_holdout(run, budgets, self.inputs)
+        verdict = doubt_extremes(run, budgets, self.inputs, held_out.verdict)
+        held_out = replace(held_out, verdict=verdict)
         outcome = f"{verdict.what} {format_metric(verdict.value)}, the budget is "
         outcome += format_metric(verdict.shown_budget)
         self.progress(BuildStep(what="held-out samples", outcome=outcome))

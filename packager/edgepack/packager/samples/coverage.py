@@ -8,16 +8,17 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from edgepack.packager.config.inputs import ImageInput, InputDeclaration, TokenInput
-from edgepack.packager.tensors.sequence import Samples, SampleSplit
+from edgepack.packager.tensors.sequence import Feeds, Samples, SampleSplit
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.tasks.arrays import Tensor
 
 _BEYOND_SHARE = 0.1
 """Of the calibration's range; a held-out value further out than this is worth a word."""
 
-_TAIL = 10
+TAIL = 10
 """Divides the samples: the largest tenth shows how far values go beyond the rest."""
 
 _UNSEEN_SHARE = 0.2
@@ -65,12 +66,39 @@ class _Seen(msgspec.Struct, kw_only=True):
                 self.tokens[int(value)] = self.tokens.get(int(value), 0) + int(count)
 
 
-def describe_coverage(
+class _Tail(msgspec.Struct, frozen=True, kw_only=True):
+    """Values that will exceed the range by far.
+
+    Attributes:
+        side: Place of the end in `_Seen.ends`.
+        end: The end that about one of the next inferences will reach.
+        share: Distance to the range, as a share of the range.
+    """
+
+    side: int
+    end: float
+    share: float
+
+
+class Coverage(msgspec.Struct, frozen=True, kw_only=True):
+    """Coverage of inputs by the calibration samples.
+
+    Attributes:
+        notes: Problems, a sentence each.
+        extremes: Held-out samples, scaled until a value is as far beyond the range as in one of the
+            next inferences; None where no input has such values.
+    """
+
+    notes: tuple[str, ...]
+    extremes: Samples | None = None
+
+
+def measure_coverage(
     split: SampleSplit,
     inputs: Sequence[TensorSpec],
     declarations: Mapping[str, InputDeclaration],
-) -> tuple[str, ...]:
-    """Return the problems of the calibration samples, a sentence each.
+) -> Coverage:
+    """Return the problems of the calibration samples, and samples with likely extremes.
 
     Args:
         split: The divided samples; each is read once.
@@ -81,7 +109,7 @@ def describe_coverage(
     tables = {spec.name for spec in inputs if spec.lookup is not None}
     calibration, held_out = _look(split.calibration, names), _look(split.held_out, names)
     states = {state.input for state in split.calibration.states}
-    notes = []
+    notes, extremes = [], None
     for name in names:
         known, other = calibration[name], held_out[name]
         if split.calibration.are_texts and name not in tables:
@@ -96,9 +124,12 @@ def describe_coverage(
         elif known.tokens:
             notes += _describe_tokens(name, known, other, declarations.get(name))
         elif name not in states and known.low <= known.high:
-            notes += _describe_range(name, known, other)
+            tail = _find_tail(known, other)
+            notes += _describe_range(name, known, other, tail)
+            if tail is not None and extremes is None and not states:
+                extremes = _scale(split.held_out, name, other, tail)
         notes += _describe_declared(name, known, declarations.get(name))
-    return tuple(notes)
+    return Coverage(notes=tuple(notes), extremes=extremes)
 
 
 def _look(samples: Samples, names: Sequence[str]) -> dict[str, _Seen]:
@@ -109,11 +140,18 @@ def _look(samples: Samples, names: Sequence[str]) -> dict[str, _Seen]:
     return seen
 
 
-def _describe_range(name: str, known: _Seen, other: _Seen) -> list[str]:
-    width = max(known.high - known.low, 1e-12)
-    beyond = max(known.low - other.low, other.high - known.high) / width
+def _describe_range(name: str, known: _Seen, other: _Seen, tail: _Tail | None) -> list[str]:
+    if tail is not None:
+        return [
+            f"The extremes of input '{name}' differ much from sample to sample: about one of "
+            f"{len(known.ends) + 1} inferences will go beyond the calibration's range "
+            f"({known.low:.4g} … {known.high:.4g}), by {tail.share:.0%} of it or more, and a "
+            "variant cuts such values off. Give more samples, or limit or scale the input before "
+            "the model."
+        ]
+    beyond = _beyond(known, other)
     if beyond <= _BEYOND_SHARE:
-        return _describe_tail(name, known, other)
+        return []
     return [
         f"Held-out samples go beyond the calibration's range in input '{name}' by {beyond:.0%} of "
         f"it ({other.low:.4g} … {other.high:.4g} against {known.low:.4g} … {known.high:.4g}): "
@@ -121,26 +159,53 @@ def _describe_range(name: str, known: _Seen, other: _Seen) -> list[str]:
     ]
 
 
-def _describe_tail(name: str, known: _Seen, other: _Seen) -> list[str]:
-    """Report values that differ so much between samples that some will exceed the range by far.
+def _beyond(known: _Seen, other: _Seen) -> float:
+    """Return how far held-out values go beyond the range, as a share of the range."""
+    width = max(known.high - known.low, 1e-12)
+    return max(known.low - other.low, other.high - known.high) / width
+
+
+def _find_tail(known: _Seen, other: _Seen) -> _Tail | None:
+    """Return values that differ so much between samples that some will exceed the range by far.
 
     A value beyond the range goes further by the mean excess of the largest tenth of the samples,
-    if the tail is exponential, and by more if the tail is heavier.
+    if the tail is exponential, and by more if the tail is heavier. None where held-out values are
+    beyond the range already.
     """
     ends = np.sort(np.array(known.ends + other.ends), axis=0)
-    count = len(ends) // _TAIL
-    if count < 2:
-        return []
-    excess = float((ends[-count:].mean(axis=0) - ends[-count - 1]).max())
+    count = len(ends) // TAIL
+    if count < 2 or _beyond(known, other) > _BEYOND_SHARE:
+        return None
+    excesses = ends[-count:].mean(axis=0) - ends[-count - 1]
+    side = int(excesses.argmax())
+    excess = float(excesses[side])
     share = excess / max(known.high - known.low, 1e-12)
-    if share <= _BEYOND_SHARE:
-        return []
-    return [
-        f"The extremes of input '{name}' differ much from sample to sample: about one of "
-        f"{len(known.ends) + 1} inferences will go beyond the calibration's range "
-        f"({known.low:.4g} … {known.high:.4g}), by {share:.0%} of it or more, and a variant cuts "
-        "such values off. Give more samples, or limit or scale the input before the model."
-    ]
+    end = (-known.low, known.high)[side] + excess
+    return _Tail(side=side, end=end, share=share) if share > _BEYOND_SHARE else None
+
+
+def _scale(held_out: Samples, name: str, seen: _Seen, tail: _Tail) -> Samples | None:
+    """Return the samples with the furthest values, scaled to the likely extreme.
+
+    Args:
+        held_out: The samples.
+        name: The input.
+        seen: Its values in these samples.
+        tail: See `_Tail`.
+    """
+    ends = [each[tail.side] for each in seen.ends]
+    furthest = sorted(range(len(ends)), key=lambda place: -ends[place])[: -(-len(ends) // TAIL)]
+    chosen = [place for place in furthest if ends[place] > 0.0]
+    if not chosen or seen.first is None or seen.first.dtype.kind != "f":
+        return None
+    few = held_out.pick(chosen)
+
+    def read(index: int) -> Feeds:
+        feeds = few.read(index)
+        scaled = feeds[name].astype(np.float64) * (tail.end / ends[chosen[index]])
+        return {**feeds, name: scaled.astype(feeds[name].dtype)}
+
+    return replace(few, read=read)
 
 
 def _describe_tokens(

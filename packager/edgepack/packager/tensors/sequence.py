@@ -195,6 +195,7 @@ class SampleSplit(msgspec.Struct, frozen=True, kw_only=True):
         golden: Places of the golden samples among the held-out samples, in a device's order.
         uncovered: Properties of the held-out samples that the samples for ranges do not cover, in
             sentences.
+        extremes: Samples with likely extremes of an input, see `Coverage`; None without.
         sha256: Digest of the samples for ranges and for choosing, in order, hex; "" if unknown.
         held_out_sha256: Digest of the held-out samples, likewise.
     """
@@ -204,6 +205,7 @@ class SampleSplit(msgspec.Struct, frozen=True, kw_only=True):
     held_out: Samples
     golden: tuple[int, ...] = ()
     uncovered: tuple[str, ...] = ()
+    extremes: Samples | None = None
     sha256: str = ""
     held_out_sha256: str = ""
 
