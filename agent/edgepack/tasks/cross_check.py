@@ -53,6 +53,9 @@ QUANTITIES = "quantities"
 MIXTURE = "mixture"
 """Value of this setting of declared values that a Softmax gives in part."""
 
+BOXES = "boxes"
+"""Value of this setting of declared values that hold boxes beside scores."""
+
 UNKNOWN_LAYOUT = "unknown"
 """Value of this setting where no known layout fits."""
 
@@ -67,8 +70,8 @@ _OF_SCORES = ("classification", "probabilities")
 _OF_CLASSES = ("classification", "segmentation", "text", "tokens", "transcript")
 """Tasks whose whole numbers name classes: their distances say nothing."""
 
-Remedy = Literal["task", "tolerance", "steps", "series", "metric", "samples", "ignored"]
-"""Remedy for a doubt: a declaration, a metric of the user, other samples, an output without use."""
+Remedy = Literal["task", "layout", "tolerance", "steps", "series", "metric", "samples", "ignored"]
+"""Remedy for a doubt: declarations, a metric of the user, other samples, an output without use."""
 
 
 class Doubt(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,8 +128,14 @@ def find_doubt(
             "a layout that is not known",
             remedies=("metric",),
         )
-    if layout in (QUANTITIES, MIXTURE) and _are_exact(part, expected, got):
+    if layout in (QUANTITIES, MIXTURE, BOXES) and _are_exact(part, expected, got):
         return None
+    if layout == BOXES:
+        return Doubt(
+            because=f"{listed} {are} declared {part.task!r}, but each place holds four numbers "
+            "beside scores, as a detector's do: boxes may move",
+            remedies=("layout", "metric"),
+        )
     if layout == MIXTURE:
         return Doubt(
             because=f"{listed} {are} declared {part.task!r}, and a Softmax gives a part of the "

@@ -12,6 +12,7 @@ from edgepack.packager.config.outputs import OutputDeclaration, check_outputs, d
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.graph.detection_heads import find_detection_head
 from edgepack.packager.graph.shape_inference import infer
+from edgepack.packager.progress import silent
 from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.tasks.describe import describe
 from edgepack.packager.tasks.detections import with_detection_head
@@ -19,6 +20,7 @@ from edgepack.packager.tensors.sequence import Samples
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.description import ModelDescription
 from edgepack.tasks.detections.layouts import DetectionHead
+from edgepack.tasks.values.parts import boxes_in
 
 _Shape = list[int]
 
@@ -162,6 +164,36 @@ def test_four_maps_beside_maps_of_scores_are_a_detectors(tmp_path: Path) -> None
     doubts = " ".join(Reference(expected, {}, judged.description).judge(expected).weak)
     assert "'sides' is declared 'values'" in doubts
     assert "[outputs.sides]" not in doubts
+
+
+@pytest.mark.parametrize("task", ["values", "sums", "depth", "embedding"])
+def test_boxes_beside_scores_that_are_declared_otherwise_make_a_weak_verdict(
+    tmp_path: Path, task: str
+) -> None:
+    rng = np.random.default_rng(0)
+    boxes = rng.uniform(20.0, 80.0, (40, 1, 4, 144))
+    scores = rng.uniform(0.0, 0.9, (40, 1, 3, 144)) * (rng.uniform(size=(40, 1, 1, 144)) < 0.05)
+    expected: list[Outputs] = [
+        {"y": np.concatenate([*pair], axis=1).astype(np.float32)}
+        for pair in zip(boxes, scores, strict=True)
+    ]
+    shift = np.float32(2.0) * (np.arange(7) < 4).astype(np.float32)[:, None]
+    moved: list[Outputs] = [{"y": np.add(outputs["y"], shift)} for outputs in expected]
+    source = _source(_rows({"y": ([1, 7, 144], "Add")}), tmp_path)
+    source = source.with_parts(*declared_parts({"y": OutputDeclaration(task=task)}))
+    samples = Samples(
+        count=40, read=lambda index: {"n": np.full(1, index, np.float32)}, source="drawn"
+    )
+    found = describe(source, samples, lambda feeds: expected[int(feeds["n"][0])], silent)
+    (doubt,) = Reference(expected, {}, found.description).judge(moved).weak
+    assert "[outputs.y] task = 'detections' and its layout" in doubt
+    assert "--metric" in doubt
+    assert Reference(expected, {}, found.description).judge(expected).weak == ()
+    dense = [{"y": outputs["y"]} for outputs in expected]
+    for outputs in dense:
+        outputs["y"] = np.concatenate([outputs["y"][:, :4], rng.uniform(0.3, 0.9, (1, 3, 144))], 1)
+    assert boxes_in(expected, ("y",)) == ("y",)
+    assert boxes_in(dense, ("y",)) == ()
 
 
 def test_the_exporters_metadata_tell_classes_and_leave_masks_aside() -> None:

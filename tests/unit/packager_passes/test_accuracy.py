@@ -148,7 +148,10 @@ def test_rows_without_a_clear_winner_hold_no_scores() -> None:
         ),
         ([np.array([[3, n]]) for n in range(9)], ["classification", "values"]),
         (
-            [np.concatenate([a, np.abs(a[:, :3]) / 9], 1) for a in _outputs(9, (1, 4, 144))],
+            [
+                np.concatenate([a, np.maximum(a[:, :3] - 4, 0) / 9], 1)
+                for a in _outputs(9, (1, 4, 144))
+            ],
             ["detections", "values", "text", "embedding"],
         ),
     ],

@@ -142,6 +142,28 @@ def find_parts(expected: Sequence[Outputs], names: Sequence[str]) -> tuple[Part,
     return (*found, *_boxes_apart(apart))
 
 
+def boxes_in(expected: Sequence[Outputs], names: Sequence[str]) -> tuple[str, ...]:
+    """Return the outputs that hold four numbers and scores for each place, as a detector's do.
+
+    Args:
+        expected: The float model's outputs, a dict per sample.
+        names: Candidate outputs.
+    """
+    box = tuple(range(_COORDINATES))
+    return tuple(
+        part.output
+        for part in find_parts(expected, names)
+        if part.channels == box and (part.scored_by or _find_few(part, expected))
+    )
+
+
+def _find_few(part: Part, expected: Sequence[Outputs]) -> bool:
+    """Return whether the part lies beside scores that are near 0 at most places."""
+    values = [outputs[part.output] for outputs in expected]
+    scores = [np.take(value, part.scores, axis=part.axis) for value in values]
+    return bool(part.scores) and _are_scores(scores, part.axis)
+
+
 def _boxes_apart(outputs: Mapping[str, Sequence[Tensor]]) -> list[Part]:
     """Return outputs of boxes with scores in a separate output; none if several outputs are
     possible.

@@ -32,6 +32,7 @@ _REMEDIES: Mapping[Remedy, str] = {
     "tolerance": "{tolerances} in edgepack.toml, the distance within which a result is right",
     "steps": "[inputs.STATE] steps = ... in edgepack.toml, inferences until the state begins anew",
     "series": f"{FEWEST_FOR_SPREAD} series or more with --evaluation",
+    "layout": "{layout} and its layout in edgepack.toml",
     "metric": "--metric with a measure of your own",
     "samples": "samples with other answers",
     "ignored": "{ignored} in edgepack.toml if nobody reads it",
@@ -144,7 +145,10 @@ class Reference:
                     "; ".join(f"[outputs.{toml_key(name)}] {key}" for name in part.outputs)
                     for key in ("task = 'ignored'", "tolerance = ...")
                 )
-                remedies = remedies.format(lines=lines, ignored=ignored, tolerances=tolerances)
+                layout = f"[outputs.{toml_key(part.outputs[0])}] task = 'detections'"
+                remedies = remedies.format(
+                    lines=lines, ignored=ignored, tolerances=tolerances, layout=layout
+                )
                 yield f"{doubt.because}. To settle it: {remedies}"
         if self._tokens:
             yield from self._tokens.doubts

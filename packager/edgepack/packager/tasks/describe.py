@@ -19,7 +19,7 @@ from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.watched_outputs import describe_evaluation, describe_selection
-from edgepack.packager.tasks.detections import find_objects, with_detection_head
+from edgepack.packager.tasks.detections import doubt_boxes, find_objects, with_detection_head
 from edgepack.packager.tasks.findings import LOOKED_AT, Findings
 from edgepack.packager.tasks.maps import may_be_map, recognize_maps
 from edgepack.packager.tasks.recognizers import recognize
@@ -121,6 +121,7 @@ def describe(
     known = known.with_parts(*propose(more, _undescribed(source, known)))
     known = ModelDescription(parts=tuple(task_of(part).settle(part, more) for part in known.parts))
     known = ModelDescription(parts=tuple(doubt_mixtures(source, known.parts)))
+    known = ModelDescription(parts=tuple(doubt_boxes(more, known.parts)))
     known = with_residuals(known, looked_at, expected, _states(samples))
     if len(more) < FEWEST_FOR_VARIETY:
         known = ModelDescription(parts=tuple(_guessed(part, len(more)) for part in known.parts))

@@ -1,6 +1,6 @@
 """Recognition of a detector: its outputs of boxes, and samples with boxes."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 from onnx import shape_inference
@@ -16,10 +16,15 @@ from edgepack.packager.tasks.findings import Findings
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Outputs
-from edgepack.tasks.cross_check import LOOKS_LIKE, UNKNOWN_LAYOUT
+from edgepack.tasks.cross_check import BOXES, LOOKS_LIKE, UNKNOWN_LAYOUT
+from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.detections.decoding import find_boxes, settle
 from edgepack.tasks.detections.layouts import LAYOUTS, DetectionHead
+from edgepack.tasks.values.parts import boxes_in
 from edgepack.text import counted
+
+_OF_VALUES = ("values", "sums", "depth", "embedding")
+"""Tasks that may be declared for boxes and measure little of their places."""
 
 
 def with_detection_head(
@@ -70,6 +75,20 @@ def _doubt_values(source: SourceModel, found: FoundHead) -> SourceModel:
         for part in source.description.parts
     )
     return replace(source, description=replace(source.description, parts=parts))
+
+
+def doubt_boxes(expected: Sequence[Outputs], parts: Sequence[TaskOutputs]) -> Iterator[TaskOutputs]:
+    """Yield the parts, with a mark at declared values that hold boxes beside scores.
+
+    Args:
+        expected: The float model's outputs, a dict per sample.
+        parts: Outputs with a known meaning.
+    """
+    for part in parts:
+        is_declared = part.source == "declared" and part.task in _OF_VALUES
+        if is_declared and LOOKS_LIKE not in part.settings and boxes_in(expected, part.outputs):
+            part = replace(part, settings={**part.settings, LOOKS_LIKE: BOXES})
+        yield part
 
 
 def describe_unknown(names: Collection[str]) -> str:

@@ -6,10 +6,8 @@ import numpy as np
 
 from edgepack.tasks.arrays import Outputs, Tensor
 from edgepack.tasks.likelihood import are_probabilities
+from edgepack.tasks.values.parts import boxes_in
 from edgepack.tasks.values.strict import FEWEST_IN_MAP, NARROWEST, common_length, is_row
-
-_BOX = 4
-_FEWEST_PLACES = 100
 
 
 def possible_tasks(values: Sequence[Tensor]) -> tuple[str, ...]:
@@ -31,7 +29,7 @@ def possible_tasks(values: Sequence[Tensor]) -> tuple[str, ...]:
     width = first.shape[-1] if first.ndim else 1
     is_vector = is_unit or (width >= NARROWEST and first.ndim < 4)
     fits = {
-        "detections": is_map and _holds_shares(values),
+        "detections": first.ndim > 2 and bool(boxes_in([{"": value} for value in values], ("",))),
         "embedding": is_unit,
         "sums": is_map and not is_signed,
         "depth": is_map and not is_signed,
@@ -47,18 +45,6 @@ def possible_tasks(values: Sequence[Tensor]) -> tuple[str, ...]:
     }
     found = [task for task, is_fitting in fits.items() if is_fitting]
     return tuple(found) if is_unit or not is_vector else (*found, "embedding")
-
-
-def _holds_shares(values: Sequence[Tensor]) -> bool:
-    """Return whether some channels of many places are shares, as the scores beside boxes are."""
-    shape = values[0].shape
-    if len(shape) != 3 or any(value.shape != shape for value in values):
-        return False
-    narrow = 1 if shape[1] < shape[2] else 2
-    channels = np.moveaxis(np.concatenate(values), narrow, 0).reshape(shape[narrow], -1)
-    are_shares = (channels.min(axis=1) >= 0.0) & (channels.max(axis=1) <= 1.0)
-    is_dense = shape[3 - narrow] >= _FEWEST_PLACES and shape[narrow] > _BOX
-    return is_dense and bool(are_shares[_BOX:].any()) and not are_shares[:_BOX].any()
 
 
 def possible_of(outputs: Sequence[Outputs], name: str) -> tuple[str, ...]:
