@@ -5,6 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from edgepack.packager.gates.accuracy import Reference
+from edgepack.packager.gates.checks import refuse_weak
 from edgepack.packager.gates.proof import (
     is_proven,
     samples_to_prove,
@@ -15,6 +16,7 @@ from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.gates.verdict_notes import describe_verdict
 from edgepack.packager.pipeline.holdout_verdict import HoldoutVerdict
 from edgepack.packager.pipeline.variant_facts import accuracy_of
+from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import AccuracyBudget
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.tasks.arrays import Outputs
@@ -261,4 +263,6 @@ def test_reasons_of_a_weak_verdict_are_sentences() -> None:
     held_out = HoldoutVerdict(
         verdict=verdict, count=20, seen=Seen(errors=(), expected=(), got=()), single=()
     )
-    assert accuracy_of(held_out, verdict, "CPU").weak == "the first. Mend it. the second"
+    accuracy = accuracy_of(held_out, verdict, "CPU")
+    assert accuracy.weak == "the first. Mend it. the second"
+    assert accuracy.weak in refuse_weak(load_profile("cpu"), accuracy).problem

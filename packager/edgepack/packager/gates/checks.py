@@ -200,8 +200,8 @@ def refuse_weak(profile: Profile, accuracy: Accuracy) -> Refusal:
     """Return the refusal of a variant with a weak verdict."""
     return Refusal(
         problem=f"the verdict on profile '{profile.name}' is weak ({accuracy.metric} "
-        f"{format_metric(accuracy.value)}), and --strict was given",
-        found_in=accuracy.weak,
+        f"{format_metric(accuracy.value)}), and --strict was given: {accuracy.weak}",
+        found_in=None,
         remedy="settle the doubt by declarations, labels, a metric or more samples, or leave "
         "--strict out",
     )
