@@ -9,6 +9,8 @@ class _LateModule:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # Pytest asks each object of a file for `_mock_name`.
+            raise AttributeError(name)
         return getattr(importlib.import_module(self._name), name)
 
 

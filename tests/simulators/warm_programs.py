@@ -39,6 +39,7 @@ _IMPORTS = {
     "fleet": (
         *("edgepack.cli", "edgepack.fleet.server.serve", "edgepack.fleet.commands.fleet"),
         *("edgepack.fleet.commands.rollout", "edgepack.fleet.commands.publishing"),
+        *("edgepack.fleet.dashboard.routes", "anyio._backends._asyncio", "sqlite3", "psycopg"),
     ),
     "packager": ("edgepack.cli", "edgepack.packager.cli.build", "edgepack.packager.pipeline.build"),
 }

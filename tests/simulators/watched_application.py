@@ -1,6 +1,6 @@
 """An application in a process of its own, whose inputs a test changes while it runs.
 
-    python -m tests.simulators.watched_application STATE_DIR CONTROL
+    python -m tests.simulators.watched_application STATE_DIR CONTROL PAUSE_S
 
 CONTROL is a file with the value of the input `fault`, or with a fault of the process: see `DYING`,
 `HANGING` and `FLIPPING`. Faults of the process happen with release 1.1.0 alone.
@@ -28,11 +28,11 @@ DYING, HANGING, FLIPPING = 13, 14, 15
 class Application:
     """An application that a supervisor starts again whenever it dies."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pause_s: float = 0.01) -> None:
         self._control = folder / "fault"
         self.fault = 0
         self._command = [sys.executable, "-m", "tests.simulators.watched_application"]
-        self._command += [str(folder / "state"), str(self._control)]
+        self._command += [str(folder / "state"), str(self._control), str(pause_s)]
         self._is_over = False
         self._process: subprocess.Popen[bytes] | None = None
         self.deaths = 0
@@ -95,7 +95,8 @@ def act(model: Model, fault: int) -> None:
 
 
 def main() -> None:
-    state_dir, control = map(Path, sys.argv[1:])
+    state_dir, control = map(Path, sys.argv[1:3])
+    pause_s = float(sys.argv[3])
     following.SPOOL_S = 0.1
     rng, is_flipped = np.random.default_rng(0), False
     with open_model("shapes", state_dir, threads=1) as model:
@@ -108,7 +109,7 @@ def main() -> None:
             x = rng.standard_normal((1, WIDTH)).astype(np.float32)
             with contextlib.suppress(DeviceError):
                 model.run({"x": x, "fault": np.array([fault])})
-            time.sleep(0.01)
+            time.sleep(pause_s)
 
 
 if __name__ == "__main__":

@@ -33,9 +33,9 @@ PROCESSES = {"hang": HANGING, "healed": FLIPPING}
 DEVICES = (*FAULTS, *PROCESSES, "damage", "dying")
 SETTINGS = (
     "\n[probe]\ntimeout_s = 400"
-    "\n[telemetry]\ninterval_s = 0.2\nsysfs_dir = 'sys'\n[limits]\ncheck_interval_s = 1\n"
+    "\n[telemetry]\ninterval_s = 0.5\nsysfs_dir = 'sys'\n[limits]\ncheck_interval_s = 1\n"
     "[verification]\ninterval_s = 1\nshare = 0.05\n"
-    "[watch]\nlook_s = 0.2\nlasting_s = 1\ncalm_s = 1\n"
+    "[watch]\nlook_s = 0.5\nlasting_s = 1\ncalm_s = 1\n"
 )
 
 
@@ -83,7 +83,7 @@ def test_release_that_goes_wrong_after_the_commit_is_left_and_the_fleet_shows_th
     fleet.wait_until(lambda: fleet.info().online == len(DEVICES), "the agents are online")
     first = fleet.roll_out(built[0], to=CAMERAS, waves="100%", deadline_s=400.0)
     fleet.wait_for(first, "FINISHED")
-    applications |= {device: Application(tmp_path / device) for device in DEVICES}
+    applications |= {device: Application(tmp_path / device, 0.02) for device in DEVICES}
     states = [tmp_path / device / "state" for device in DEVICES]
     fleet.wait_until(lambda: all(any(serving(state)) for state in states), "all serve")
     applications["dying"].fault = DYING

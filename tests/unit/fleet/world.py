@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session as Transaction
 
 from edgepack.fleet.controller.controller import Controller, Gathering
@@ -55,6 +56,16 @@ def new_database() -> bytes:
         return file.read_bytes()
 
 
+_ENGINES: dict[str, Engine] = {}
+
+
+def _share_statements(store: Store) -> None:
+    """Compile each statement once in a worker, not once in each database: a seventh of the time."""
+    first = _ENGINES.setdefault("first", store._engine)
+    for engine in (store._engine, store._reading):
+        engine.dialect, engine._compiled_cache = first.dialect, first._compiled_cache
+
+
 class World:
     """A controller, its database, and its published messages; also the controller's broker."""
 
@@ -68,6 +79,8 @@ class World:
         if not url and not file.exists():
             file.write_bytes(new_database())
         self.store: Store = open_store(self._url)
+        if not url:
+            _share_statements(self.store)
         self.inbox = Inbox("t")
         self.withdrawn: set[BundleRef] = set()
         self.published: list[tuple[str, bytes]] = []

@@ -119,7 +119,7 @@ def _pickled() -> bytes:
 
 def _compressed() -> bytes:
     content = io.BytesIO()
-    np.savez_compressed(content, **{"0/y": np.zeros(10_000_000)})  # type: ignore[arg-type]
+    np.savez_compressed(content, **{"0/y": np.zeros(100_000)})  # type: ignore[arg-type]
     return content.getvalue()
 
 

@@ -6,13 +6,15 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
 from edgepack.packager.graph.source_quantization import read_source_quantization
 from edgepack.packager.pipeline.prequantized import unfold
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.quantization.weight_only.unfold import unfold_weights
 from edgepack.packager.runtime.model_run import ModelRunner
+from tests.simulators.late_modules import late
+
+nbits = late("onnxruntime.quantization.matmul_nbits_quantizer")
 
 _ROWS, _WIDTH, _CLASSES = 12, 40, 10
 _IDS = np.array([[3, 1, 11, 3]])
@@ -76,7 +78,9 @@ def _of_blocks(bits: int, *, is_symmetric: bool) -> onnx.ModelProto:
             _stored("w", rng.normal(0, 1, (_WIDTH, _CLASSES)), "float32"),
         ],
     )
-    quantizer = MatMulNBitsQuantizer(floats, bits=bits, block_size=16, is_symmetric=is_symmetric)
+    quantizer = nbits.MatMulNBitsQuantizer(
+        floats, bits=bits, block_size=16, is_symmetric=is_symmetric
+    )
     quantizer.process()
     model = quantizer.model.model
     assert [each.op_type for each in model.graph.node] == ["Gather", "MatMulNBits"]
