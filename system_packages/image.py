@@ -252,7 +252,7 @@ def _add(folder: Path, document: Any, kind: str) -> dict[str, Any]:
 
 def _compress(content: IO[bytes], path: Path, file: IO[bytes], preset: int) -> Layer:
     digest = hashlib.sha256()
-    with gzip.GzipFile("", "wb", max(preset, 1), file, mtime=0) as packed:
+    with gzip.GzipFile("", "wb", preset, file, mtime=0) as packed:
         while block := content.read(1 << 20):
             digest.update(block)
             packed.write(block)
