@@ -264,5 +264,5 @@ def test_reasons_of_a_weak_verdict_are_sentences() -> None:
         verdict=verdict, count=20, seen=Seen(errors=(), expected=(), got=()), single=()
     )
     accuracy = accuracy_of(held_out, verdict, "CPU")
-    assert accuracy.weak == "the first. Mend it. the second"
+    assert accuracy.weak == "the first. Mend it. The second"
     assert accuracy.weak in refuse_weak(load_profile("cpu"), accuracy).problem

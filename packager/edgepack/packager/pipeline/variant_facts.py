@@ -91,5 +91,7 @@ def accuracy_of(validated: HoldoutVerdict, verdict: Verdict, provider: str) -> A
         sample_count=validated.count,
         provider=provider,
         details=details,
-        weak=". ".join(verdict.weak),
+        weak=". ".join(
+            (*verdict.weak[:1], *(one[:1].upper() + one[1:] for one in verdict.weak[1:]))
+        ),
     )
