@@ -1,5 +1,6 @@
 """What held-out samples refuse, or are not sure of, sends the search on, and not for ever."""
 
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from msgspec.structs import replace
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph.node_precision import node_precision
@@ -20,7 +21,7 @@ from edgepack.packager.samples.coverage import measure_coverage
 from edgepack.packager.source.model import load_source
 from edgepack.packager.tensors.sequence import Samples, SampleSplit
 from tests.unit.packager_passes.declaring import declare
-from tests.unit.packager_passes.models import make_model, weight
+from tests.unit.packager_passes.models import make_model
 from tests.unit.packager_passes.preparing import prepare
 from tests.unit.packager_passes.products import prepare_products
 
@@ -206,13 +207,15 @@ def test_likely_extremes_that_a_variant_cuts_off_make_a_weak_verdict(
 ) -> None:
     """Forecasts of series with lognormal levels: held-out samples do not reach the extremes."""
     rng = np.random.default_rng(2)
-    levels = np.sort(rng.lognormal(0.0, 1.2, 120))
+    normal = statistics.NormalDist()
+    levels = np.exp([0.9 * normal.inv_cdf((place + 0.5) / 240) for place in range(240)])
     if is_limited:
         levels = np.minimum(levels, 2.0)
     rows = [
         (level * rng.uniform(0.2, 1.0, (1, 16))).astype(np.float32)
-        for level in (*levels[:30], *levels[-30:], *levels[30:90])
+        for level in (*levels[2::3], *levels[0::3], *levels[1::3])
     ]
+    mix = rng.normal(1 / 16, 0.01, (16, 12))  # the level of a series is larger than its course
     series = Samples(
         count=len(rows),
         read=lambda index: {"x": rows[index]},
@@ -220,15 +223,15 @@ def test_likely_extremes_that_a_variant_cuts_off_make_a_weak_verdict(
         description=declare(y="values"),
     )
     split = SampleSplit(
-        calibration=series.pick(range(60)),
-        search=series.pick(range(60, 80)),
-        held_out=series.pick(range(80, 120)),
+        calibration=series.pick(range(120)),
+        search=series.pick(range(120, 160)),
+        held_out=series.pick(range(160, 240)),
     )
     model = make_model(
         [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
         {"x": [1, 16]},
         {"y": [1, 12]},
-        [weight("w", 16, 12)],
+        [numpy_helper.from_array(mix.astype(np.float32), "w")],
     )
     onnx.save(model, tmp_path / "model.onnx")
     source = load_source(tmp_path / "model.onnx")

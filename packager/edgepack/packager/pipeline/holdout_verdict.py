@@ -82,7 +82,7 @@ def doubt_extremes(
 ) -> Verdict:
     """Return the verdict, weak if likely extremes of an input lose much more of the task.
 
-    The extremes are the furthest tenth of the samples, moved beyond the range. If this tenth loses
+    The extremes are the furthest tenth of the samples, scaled beyond the range. If this tenth loses
     a tenth, 1 % of the task is lost.
 
     Args:

@@ -21,6 +21,9 @@ _BEYOND_SHARE = 0.1
 TAIL = 10
 """Divides the samples: the largest tenth shows how far values go beyond the rest."""
 
+_MOST_SCALED = 2.0
+"""Times that a sample is scaled to a likely extreme: its other values grow with it."""
+
 _UNSEEN_SHARE = 0.2
 """Of the held-out tokens; more than this were never calibrated with: worth a word."""
 
@@ -195,7 +198,7 @@ def _scale(held_out: Samples, name: str, seen: _Seen, tail: _Tail) -> Samples | 
     """
     ends = [each[tail.side] for each in seen.ends]
     furthest = sorted(range(len(ends)), key=lambda place: -ends[place])[: -(-len(ends) // TAIL)]
-    chosen = [place for place in furthest if ends[place] > 0.0]
+    chosen = [place for place in furthest if ends[place] * _MOST_SCALED >= tail.end > 0.0]
     if not chosen or seen.first is None or seen.first.dtype.kind != "f":
         return None
     few = held_out.pick(chosen)
