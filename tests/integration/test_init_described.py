@@ -14,6 +14,8 @@ from edgepack.packager.config.build_file import read_config
 from tests.simulators.task_models import task_model
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
+_EXAMPLES = Path(__file__).parents[1] / "huggingface"
+
 
 def _init(folder: Path, calibration: str) -> str:
     words = [str(folder / "model.onnx"), "-o", str(folder / "written.toml")]
@@ -74,3 +76,12 @@ def test_a_guess_by_values_is_asked_for_and_not_declared(tmp_path: Path) -> None
     text = _init(tmp_path, "samples.npz")
     assert read_config(tmp_path / "written.toml").outputs == {}
     assert '# [outputs.y]\n# task = "classification"  # or "values", "ignored"' in text
+
+
+def test_a_folder_of_a_language_model_is_described_by_prompts(tmp_path: Path) -> None:
+    words = [str(_EXAMPLES / "llama"), "-o", str(tmp_path / "written.toml"), "--calibration"]
+    done = CliRunner().invoke(init, [*words, str(_EXAMPLES / "prompts.jsonl")])
+    assert done.exit_code == 0, f"{done.exception} {done.output}"
+    declared = read_config(tmp_path / "written.toml").outputs
+    assert {name: one.task for name, one in declared.items()} == {"logits": "tokens"}
+    assert "present" not in (tmp_path / "written.toml").read_text()

@@ -211,7 +211,9 @@ def init(model: Path, output: Path, calibration: str) -> None:
     with show_progress() as progress, tempfile.TemporaryDirectory(prefix="edgepack-") as work:
         source = open_source(model, {}, {}, Path(work), progress)
         shapes = example_shapes(source)
-        given = (model, calibration, Path(work), progress)
+        apart = Path(work) / "described"  # an export has a folder of its own
+        apart.mkdir()
+        given = (model, calibration, apart, progress)
         described, possible = describe_model(*given) if calibration else (None, {})
     text = template(model.name, source.inputs, shapes, described, possible, calibration)
     if output.exists():

@@ -47,17 +47,18 @@ def describe_model(
     held_out = samples.split.held_out
     description = held_out.description.without(source.watched)
     outputs = [samples.float_source(feeds) for feeds in held_out.spread(LOOKED_AT)]
-    guessed = {
-        name: part.task for part in description.parts if _is_doubtful(part) for name in part.outputs
-    }
-    kept = tuple(part for part in description.parts if not _is_doubtful(part))
+    asked = [part for part in description.parts if _is_doubtful(part)]
+    kept = tuple(part for part in description.parts if part not in asked)
     possible = {}
-    for name in (*guessed, *description.outputs_of(UNKNOWN)):
-        fit = possible_of(outputs, name)
-        possible[name] = tuple(sorted(fit, key=lambda task: task != guessed.get(name)))
+    for part in asked:
+        for name in part.outputs:
+            fit = possible_of(outputs, name)
+            possible[name] = tuple(sorted(fit, key=part.task.__ne__))
     return replace(description, parts=kept), possible
 
 
 def _is_doubtful(part: TaskOutputs) -> bool:
-    """Return whether a build calls a verdict on these outputs weak because the task is a guess."""
-    return part.settings.get(LOOKS_LIKE) == QUANTITIES or GUESSED_FROM in part.settings
+    """Return whether nothing shows the task of outputs, or a build calls the task a guess."""
+    is_unknown = part.task == UNKNOWN and part.source == "unknown"
+    is_guess = part.settings.get(LOOKS_LIKE) == QUANTITIES or GUESSED_FROM in part.settings
+    return is_unknown or is_guess
