@@ -25,6 +25,7 @@ from edgepack.tasks.values.strict import (
     is_row,
     measure_columns,
     measure_peaks,
+    measure_relative,
     measure_slices,
 )
 
@@ -291,11 +292,16 @@ def _doubt_chains(
 def _doubt_distances(
     part: TaskOutputs, expected: Sequence[Outputs], got: Sequence[Outputs]
 ) -> Doubt | None:
-    """Return a doubt where a short row keeps its variance and not its distances to the truth."""
+    """Return a doubt where a short row keeps its variance and not its distances to the truth.
+
+    Quantities that span magnitudes are measured by their relative error.
+    """
     for name in part.outputs:
         wanted = [outputs[name] for outputs in expected]
         given = [outputs[name] for outputs in got]
         if name in part.settings.get("tolerances", {}) or wanted[0].size >= NARROWEST:
+            continue
+        if measure_relative(name, wanted, given) is not None:
             continue
         found = (measure_columns if wanted[0].size > 1 else measure_explained)(name, wanted, given)
         if found is not None and (lost := 1.0 - found[0].value) > _MOST_IN_DISTANCE:

@@ -269,6 +269,16 @@ def test_values_that_keep_their_variance_and_lose_distance_make_a_weak_verdict(c
     assert "--metric" in weak
     assert not _judge(pose, noisy(0.05), "values").weak
 
+    def price(x: Floats) -> Floats:
+        return np.exp(1.5 * pose(x)[:, :1])
+
+    def cheaper(x: Floats) -> Floats:
+        return np.where(price(x) > 3.0, 0.9, 1.0) * price(x)
+
+    dear = _judge(price, cheaper, "values")
+    assert dear.passed
+    assert not dear.weak, "a quantity that spans magnitudes has a relative error"
+
     inputs = _draw(48, 1)
     part = TaskOutputs(
         task="values", outputs=("y",), source="declared", settings={"tolerances": {"y": 200.0}}
