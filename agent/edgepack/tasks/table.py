@@ -3,7 +3,8 @@
 Each task is a folder of this package; `measure.py` in the folder defines `TASK`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
 
 from edgepack.tasks.contract import Task
@@ -36,14 +37,34 @@ NAMES = (
     "unknown",
 )
 
-TASKS: Mapping[str, Task] = {
-    name: import_module(f"edgepack.tasks.{name}.measure").TASK for name in NAMES
-}
+
+class _Tasks(Mapping[str, Task]):
+    """Tasks that are imported when they are asked for: a child needs those of its model alone."""
+
+    def __getitem__(self, name: str) -> Task:
+        return _import_task(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+
+@cache
+def _import_task(name: str) -> Task:
+    if name not in NAMES:
+        raise KeyError(name)
+    task: Task = import_module(f"edgepack.tasks.{name}.measure").TASK
+    return task
+
+
+TASKS: Mapping[str, Task] = _Tasks()
 
 
 def task_of(part: TaskOutputs) -> Task:
     """Return the task of some outputs; a task that this release does not know counts as unknown."""
-    return TASKS.get(part.task, TASKS[UNKNOWN])
+    return TASKS[part.task if part.task in NAMES else UNKNOWN]
 
 
 def items_of(description: ModelDescription) -> str:
