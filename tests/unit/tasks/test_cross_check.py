@@ -171,6 +171,16 @@ def test_a_true_declaration_of_a_good_variant_is_not_weak(
     assert verdict.weak == ()
 
 
+def test_pictures_without_objects_do_not_make_the_verdict_on_counts_weak() -> None:
+    def density(x: Floats) -> Floats:
+        objects = np.where(np.arange(len(x)) % 3 == 0, 0.0, 1.0)[:, None]
+        return np.asarray(objects * (1.0 + np.abs(x)) + 0.02 * np.sin(99.0 * x))
+
+    verdict = _judge(density, _quantized(density, 6), "sums")
+    assert verdict.passed
+    assert verdict.weak == ()
+
+
 def test_a_task_that_sees_no_sample_vouches_for_exact_values_only() -> None:
     def of_one_class(x: Floats) -> Floats:
         return np.asarray(np.tanh(x[:, :4]) + np.array([9.0, 0.0, 0.0, 0.0]))
