@@ -18,6 +18,7 @@ from edgepack.bundle.archive import unpack
 from edgepack.bundle.keys import load_public_key
 from edgepack.bundle.manifest import SIGNATURE_FILE, decode_manifest
 from edgepack.bundle.verify import verify_folder
+from tests.huggingface.drawn_decoders import write_folder
 from tests.simulators import warm_programs
 
 COMMAND = (sys.executable, "-m", "edgepack.cli")
@@ -217,6 +218,10 @@ def test_samples_are_needed_where_a_profile_calibrates(material: Path, tmp_path:
     assert done.returncode == 1
     assert "error: profile 'cpu' calibrates and no samples were given" in done.stderr
     assert "try: --calibration PATH" in done.stderr
+    folder = write_folder(tmp_path / "llama", "llama")
+    done = _run(material, "build", str(folder), "--profile", "cpu-int4", *key, "-o", output)
+    assert done.returncode == 1
+    assert "try: --calibration prompts.jsonl" in done.stderr
 
 
 def test_a_float_profile_needs_no_samples_and_says_what_took_their_place(

@@ -26,6 +26,7 @@ from edgepack.packager.samples.preprocessing import (
     describe_inputs,
     find_doubts,
 )
+from edgepack.packager.samples.prompts import GIVE_PROMPTS
 from edgepack.packager.samples.recurrence import follow_states
 from edgepack.packager.samples.split import CapturedSamples, add_captured, split_samples
 from edgepack.packager.samples.split import describe as describe_split
@@ -111,7 +112,9 @@ def open_build_samples(
     if not calibration and calibrating:
         raise BuildError(
             f"profile {calibrating[0]!r} calibrates and no samples were given",
-            remedy="--calibration PATH with 100 to 300 real samples (a folder of .npz, .npy or "
+            remedy=GIVE_PROMPTS
+            if source.texts is not None
+            else "--calibration PATH with 100 to 300 real samples (a folder of .npz, .npy or "
             "images, one .npz, or ONNX test data); --calibration random:100 only to try it out",
         )
     if not calibration:

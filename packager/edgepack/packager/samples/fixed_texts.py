@@ -15,6 +15,7 @@ from edgepack.agent.runtime.fixed_decoder import FixedSizes, fixed_feeds
 from edgepack.bundle.generation import FixedNames as Names
 from edgepack.errors import BuildError
 from edgepack.packager.runtime.model_run import Run
+from edgepack.packager.samples.prompts import GIVE_PROMPTS
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.tensors.exchange import read_tensors, write_tensors
 from edgepack.packager.tensors.sequence import Feeds, Samples, SampleSplit
@@ -39,7 +40,7 @@ def fix_texts(
         raise BuildError(
             "graphs with fixed shapes are made by texts with answers, and the samples are arrays",
             found_in=split.calibration.source,
-            remedy='--calibration prompts.jsonl with {"messages": […], "answer": "…"} on each line',
+            remedy=GIVE_PROMPTS,
         )
     folder.mkdir(parents=True)
     caches = {spec.name: spec for spec in fixed.inputs if spec.name.startswith(Names.past)}

@@ -28,6 +28,10 @@ _REMEDY = (
     '{"prompt": "…", "answer": "…"} or '
     '{"messages": [{"role": "user", "content": "…"}], "answer": "…"}'
 )
+GIVE_PROMPTS = (
+    '--calibration prompts.jsonl with {"messages": [{"role": "user", "content": "…"}], '
+    '"answer": "…"} on each line'
+)
 _UTF8 = "save the file as UTF-8"
 _NEAR = 0.82
 """Of a key to a known one: `anwser` has .83, `answer_id` .8."""
