@@ -146,14 +146,15 @@ def test_declared_values_that_the_graph_gives_as_boxes_make_a_weak_verdict(
     assert Reference(expected, {}, plain).judge(expected).weak == ()
 
 
-def test_four_maps_beside_maps_of_scores_are_a_detectors(tmp_path: Path) -> None:
+@pytest.mark.parametrize("task", ["values", "picture", "segmentation"])
+def test_four_maps_beside_maps_of_scores_are_a_detectors(task: str, tmp_path: Path) -> None:
     maps: dict[str, tuple[_Shape, str]] = {
         "scores": ([1, 3, 40, 40], "Sigmoid"),
         "sides": ([1, 4, 40, 40], "Add"),
     }
     assert find_detection_head(infer(_rows(maps)), {}).unknown == ("sides",)
     assert not find_detection_head(infer(_rows({**maps, "scores": maps["sides"]})), {}).unknown
-    declarations = {"sides": OutputDeclaration(task="values")}
+    declarations = {"sides": OutputDeclaration(task=task)}
     source = _source(_rows(maps), tmp_path).with_parts(*declared_parts(declarations))
     judged = with_detection_head(source, declarations)
     rng = np.random.default_rng(0)
@@ -162,7 +163,7 @@ def test_four_maps_beside_maps_of_scores_are_a_detectors(tmp_path: Path) -> None
         for _ in range(10)
     ]
     doubts = " ".join(Reference(expected, {}, judged.description).judge(expected).weak)
-    assert "'sides' is declared 'values'" in doubts
+    assert f"'sides' is declared '{task}'" in doubts
     assert "[outputs.sides]" not in doubts
 
 

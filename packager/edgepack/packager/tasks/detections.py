@@ -23,7 +23,7 @@ from edgepack.tasks.detections.layouts import LAYOUTS, DetectionHead
 from edgepack.tasks.values.parts import boxes_in
 from edgepack.text import counted
 
-_OF_VALUES = ("values", "sums", "depth", "embedding")
+_OF_VALUES = ("values", "sums", "depth", "embedding", "picture", "segmentation")
 """Tasks that may be declared for boxes and measure little of their places."""
 
 
@@ -65,12 +65,12 @@ def with_detection_head(
 
 
 def _doubt_values(source: SourceModel, found: FoundHead) -> SourceModel:
-    """Return the model with a mark at outputs that were declared values and look like boxes."""
+    """Return the model with a mark at outputs that look like boxes and were declared otherwise."""
     names = found.unknown if found.head is None else found.head.outputs
     layout = UNKNOWN_LAYOUT if found.head is None else found.head.layout
     parts = tuple(
         replace(part, settings={**part.settings, LOOKS_LIKE: layout})
-        if part.task == "values" and not set(part.outputs).isdisjoint(names)
+        if part.task in _OF_VALUES and not set(part.outputs).isdisjoint(names)
         else part
         for part in source.description.parts
     )
