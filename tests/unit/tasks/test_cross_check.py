@@ -218,14 +218,15 @@ def _described(text: str, path: Path) -> tuple[ModelDescription, list[Outputs]]:
     return found, [float_run({"x": row}) for row in inputs]
 
 
-def test_declared_parameters_of_a_mixture_make_a_weak_verdict(tmp_path: Path) -> None:
+@pytest.mark.parametrize("task", ["values", "classification"])
+def test_declared_parameters_of_a_mixture_make_a_weak_verdict(tmp_path: Path, task: str) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> model (float[1,8] x)
         => (float[1,24] mixture, float[1,16] plain) { a = Softmax(x) b = Exp(x)
         mixture = Concat<axis = 1>(a, x, b) plain = Concat<axis = 1>(x, b) }"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
     source = load_source(tmp_path / "model.onnx")
     for name, is_doubted in (("mixture", True), ("plain", False)):
-        declared = TaskOutputs(task="values", outputs=(name,), source="declared")
+        declared = TaskOutputs(task=task, outputs=(name,), source="declared")
         (part,) = doubt_mixtures(source, [declared])
 
         def model(x: Floats) -> Floats:

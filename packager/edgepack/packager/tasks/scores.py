@@ -280,8 +280,12 @@ def _is_unit_vector(value: Tensor) -> bool:
     return bool(np.allclose(norms, 1.0, atol=1e-3))
 
 
+_NO_MIXTURE = ("values", "classification", "probabilities", "embedding")
+"""Tasks that may be declared for a mixture and measure little of its likelihood."""
+
+
 def doubt_mixtures(source: SourceModel, parts: Sequence[TaskOutputs]) -> Iterator[TaskOutputs]:
-    """Yield the parts, with a mark at declared values that a Softmax gives in part.
+    """Yield the parts, with a mark at declared values or scores that a Softmax gives in part.
 
     Args:
         source: The model.
@@ -290,7 +294,7 @@ def doubt_mixtures(source: SourceModel, parts: Sequence[TaskOutputs]) -> Iterato
     index = index_graph(source.model.graph)
     for part in parts:
         is_mixed = any(_is_mixed(index, name) for name in part.outputs)
-        if part.task == "values" and part.source == "declared" and is_mixed:
+        if part.task in _NO_MIXTURE and part.source == "declared" and is_mixed:
             yield replace(part, settings={LOOKS_LIKE: MIXTURE, **part.settings})
         else:
             yield part
