@@ -43,7 +43,7 @@ demo: $(READY)
 test: test-main test-openvino
 
 # In a full run the demo comes before the tests, since it takes the ports of the tutorials that they run.
-test-main: $(READY) $(OLDEST_READY) | $(if $(EDGEPACK_FULL_RUN),demo environments)
+test-main: $(READY) $(OLDEST_READY) | $(if $(EDGEPACK_FULL_RUN),demo release environments)
 	$(BIN)/python -m pytest -m "not openvino and not packages" --numprocesses $(WORKERS) --dist worksteal
 
 test-openvino: $(OPENVINO_READY)
