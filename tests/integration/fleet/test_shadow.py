@@ -74,7 +74,7 @@ def test_a_release_that_comes_to_something_else_than_the_one_before_is_rolled_ba
         pack(bundle.folder, bundle.folder.with_suffix(".edgepack"))
         return bundle.folder.with_suffix(".edgepack")
 
-    more = "\n[telemetry]\ninterval_s = 0.2\n[shadow]\nshare = 1.0\nbusy_share = 1.0\n"
+    more = "\n[telemetry]\ninterval_s = 0.5\n[shadow]\nshare = 1.0\nbusy_share = 1.0\n"
     more += "disagree_max = 1.0\n"  # The fleet decides here, not the device.
     start_cameras(fleet, start_agent, tmp_path, more)
     one = make_bundle(tmp_path / "one", key, release=1)

@@ -96,7 +96,7 @@ def test_classifier_that_is_right_on_golden_samples_and_wrong_on_real_inputs_nev
 ) -> None:
     fleet = serve("--broker", mosquitto.url)
     key = key_prefix.with_suffix(".key")
-    more = "\n[telemetry]\ninterval_s = 0.2\n[shadow]\nshare = 1.0\nbusy_share = 1.0\n"
+    more = "\n[telemetry]\ninterval_s = 0.5\n[shadow]\nshare = 1.0\nbusy_share = 1.0\n"
     start_cameras(fleet, start_agent, tmp_path, more + "spacing_s = 0.01\n")
     good, same = build(tmp_path / "built", key, 1), build(tmp_path / "built", key, 2)
     wrong = build(tmp_path / "built", key, 3, is_wrong_when_bright=True)

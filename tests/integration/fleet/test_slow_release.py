@@ -36,7 +36,7 @@ from tests.simulators.waiting import wait_until
 SLOW_LAYERS = 600
 """So many more layers take tens of times as long, on any machine."""
 INTERVAL_S = 2.0
-SETTINGS = f"\n[telemetry]\ninterval_s = 0.2\n[watch]\ninterval_s = {INTERVAL_S}\n"
+SETTINGS = f"\n[telemetry]\ninterval_s = 0.5\n[watch]\ninterval_s = {INTERVAL_S}\n"
 MakeArchive = Callable[..., tuple[Path, ExampleBundle]]
 
 
