@@ -216,6 +216,7 @@ TRUST = "[trust]\nkeys = []\n"
         (DEVICE + '[trust]\nkeys = ["no.pub"]\n', "there is no such key"),
         ("\N{BYTE ORDER MARK}" + DEVICE + TRUST, "trust no key"),
         (DEVICE + "\udcff", "the agent's settings are not valid TOML"),
+        (DEVICE + "[trust", "try: repair it"),
     ],
 )
 def test_settings_that_are_wrong_are_named(

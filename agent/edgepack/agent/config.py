@@ -447,7 +447,9 @@ def read_config(path: Path) -> AgentConfig:
         settings = decode_toml(content.removeprefix(codecs.BOM_UTF8))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DeviceError(
-            f"the agent's settings are not valid TOML: {parse_problem(error)}", found_in=str(path)
+            f"the agent's settings are not valid TOML: {parse_problem(error)}",
+            found_in=str(path),
+            remedy="repair it; or name the agent.toml of edgepack fleet enroll with --config",
         ) from error
     settings = _of_this_version(settings, path)
     try:
