@@ -64,7 +64,7 @@ def _writer() -> Pairs:
 def test_gate_probe_and_shadow_measure_the_same_pairs_alike(make: Callable[[], Pairs]) -> None:
     part, expected, got = make()
     description = ModelDescription(parts=(part,))
-    (at_gate,) = Reference(expected, {}, description).measure(got)
+    (at_gate,) = Reference(expected, {}, description).judge(got).agreements
     assert 0.0 < at_gate.value < 0.99
 
     def probe(keep: float) -> bool:
