@@ -1,6 +1,7 @@
 """Check what a report says of a verdict."""
 
 import numpy as np
+from msgspec.structs import replace
 
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.gates.verdict_notes import describe_verdict
@@ -21,5 +22,10 @@ def test_the_report_says_how_sure_the_verdict_is_and_that_it_comes_from_chains()
     )
     assert second == (
         "Judged on 16 chains of 8 inferences, each feeding its state to the next; single "
-        "inferences keep explained_variance 1.0000 of 'speech'."
+        "inferences keep explained_variance 1.0000 of 'speech'. In longer use errors may grow: "
+        "steps in [inputs] says after how many inferences the state begins anew."
     )
+    series = replace(samples, steps=8)
+    _, judged = describe_verdict(verdict, 16, series, reference.measure(outputs))
+    assert judged.startswith("Judged on 2 chains of 8 inferences")
+    assert "longer use" not in judged
