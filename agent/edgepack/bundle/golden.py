@@ -171,27 +171,35 @@ def is_same_answer(
     now: Tensors,
     tolerances: Mapping[str, GoldenTolerance],
     agreements: Sequence[GoldenAgreement] = (),
+    others: Sequence[Tensors] = (),
 ) -> bool:
     """Decide whether two releases of a model gave the same answer to an inference.
 
     Neither release is the float model of the other. So for outputs with a decision, such as
     classes, boxes or text, only the answer counts: the confidence changes with every training.
+    Values have a spread over samples, which a single inference lacks: golden outputs give it.
 
     Args:
         before: Outputs of the previous release.
         now: Outputs of the release that serves.
         tolerances, agreements: Of the release that serves; outputs with neither do not count.
+        others: Golden outputs of either release. Without them, outputs without a decision are
+            compared by their tolerances.
     """
-    decided = [one for one in agreements if task_of(one.part).is_decision]
-    for agreement in decided:
-        measured = _measure(agreement, [before], [now])
-        if isinstance(measured, str) or measured.losses[0] > MOST_LOST:
+    told: set[str] = set()
+    for agreement in agreements:
+        is_decision = task_of(agreement.part).is_decision
+        if not (is_decision or others):
+            continue
+        known = () if is_decision else others
+        told |= set(agreement.part.outputs)
+        measured = _measure(agreement, [*known, before], [*known, now])
+        if isinstance(measured, str) or measured.losses[-1] > MOST_LOST:
             return False
-    told = {name for agreement in decided for name in agreement.part.outputs}
-    others = {name: limits for name, limits in tolerances.items() if name not in told}
-    if not others:
-        return bool(decided)
-    return compare_outputs([before], [now], others).right
+    by_value = {name: limits for name, limits in tolerances.items() if name not in told}
+    if not by_value:
+        return bool(told)
+    return compare_outputs([before], [now], by_value).right
 
 
 def _judge_task(

@@ -121,16 +121,17 @@ def install_model(
     batch: int | str = 1,
     recipient: PublicKey | None = None,
     description: ModelDescription = NOTHING_KNOWN,
+    samples: int = 1,
 ) -> ActivePointer:
     """Write a slot with a model that multiplies by `scale`, and return its pointer.
 
-    With a recipient the slot is encrypted, to that key.
+    With a recipient the slot is encrypted, to that key. It has a number of golden samples.
     """
     folder = slot_folder(state_dir, f"{name}-{release}")
     variant = make_variant()
     save_variant(folder, variant, scale=scale, side=side, batch=batch)
     session = open_session(folder, variant)
-    inputs = make_inputs(1, side)
+    inputs = make_inputs(samples, side)
     (folder / GOLDEN_FILE).parent.mkdir(exist_ok=True)
     golden = Golden(inputs=inputs, outputs=tuple(session.run(feeds) for feeds in inputs))
     write_golden(folder / GOLDEN_FILE, golden)

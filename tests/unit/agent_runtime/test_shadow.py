@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from edgepack.agent.runtime import shadow as shadow_child
 from edgepack.agent.runtime.sessions import SessionTensor, Tensor
+from edgepack.agent.runtime.slot_opening import open_slot
 from edgepack.agent.serving import shadow as serving_shadow
 from edgepack.agent.serving import shadow_process
 from edgepack.agent.serving.model import Model, open_model
@@ -26,6 +27,7 @@ from edgepack.agent.telemetry.spool import Spooled, write_spooled
 from edgepack.bundle.golden import is_same_answer
 from edgepack.bundle.keys import generate_key, load_private_key, write_key_pair
 from edgepack.bundle.metadata import GoldenAgreement, GoldenTolerance
+from edgepack.decoding import decode_json
 from edgepack.errors import DeviceError
 from edgepack.tasks.description import TaskOutputs
 from edgepack.wire.histogram import LatencyRecorder
@@ -333,6 +335,38 @@ def test_a_release_of_which_nothing_is_judged_is_no_evidence(
     )
     with pytest.raises(DeviceError, match="no output of this release has a tolerance"):
         shadow_child.serve(request, io.BytesIO(), io.BytesIO())
+
+
+@pytest.mark.parametrize("task", ["values", "unknown"])
+def test_values_are_the_same_by_their_spread_and_not_by_their_level(
+    tmp_path: Path, task: str
+) -> None:
+    pointer = install_model(tmp_path, 1, scale=1.0, samples=8)
+    part = TaskOutputs(task=task, outputs=("y",), source="declared")
+    request = shadow_child.ShadowRequest(
+        state_dir=str(tmp_path),
+        digest=pointer.digest,
+        variant="cpu",
+        inputs=(tensor("x", 1, 3, 8, 8),),
+        outputs=(tensor("y", 1, 4),),
+        tolerances={"y": GoldenTolerance(cosine_min=0.9, nrmse_max=0.5)},
+        agreements=(GoldenAgreement(part=part, keep=0.9),),
+    )
+    session = open_slot(tmp_path, pointer.digest, "cpu", threads=1).session
+    inputs = make_inputs(24)[8:]
+    right = [np.asarray(session.run(feeds)["y"], np.float32) for feeds in inputs]
+    spread = np.std(right, axis=0)
+    near = [value + 0.1 * spread for value in right]
+    for given, least, most in ((near, 16, 16), (right[1:] + right[:1], 0, 5)):
+        stream, answers = io.BytesIO(), io.BytesIO()
+        for feeds, value in zip(inputs, given, strict=True):
+            shadow_child.write_inference(stream, feeds, {"y": value.astype(np.float32)})
+        stream.seek(0)
+        shadow_child.serve(request, stream, answers)
+        told = [
+            decode_json(line, shadow_child.ShadowAnswer) for line in answers.getvalue().splitlines()
+        ]
+        assert least <= sum(answer.agreed for answer in told[1:]) <= most
 
 
 APPLICATION = """

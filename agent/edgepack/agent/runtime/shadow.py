@@ -217,7 +217,9 @@ def _compute(
         return ShadowAnswer(failed=True)
     older, newer = (outputs, found) if request.is_next else (found, outputs)
     return ShadowAnswer(
-        agreed=is_same_answer(older, newer, request.tolerances, request.agreements),
+        agreed=is_same_answer(
+            older, newer, request.tolerances, request.agreements, opened.expected
+        ),
         failed=request.is_next
         and not all(np.isfinite(found[name]).all() for name in opened.finite_outputs),
         taken_ms=taken_ms,

@@ -29,6 +29,7 @@ class OpenedSlot(NamedTuple):
         session, manifest, variant: Opened session, with manifest and variant.
         finite_outputs: Outputs that were finite for every golden sample of the float model.
         samples: Inputs of the first golden samples, as many as fit into 8 MB, at least one.
+        expected: Outputs of the float model on the first golden samples, bounded alike.
         assets: Content of the files for texts, by name; empty for other models.
     """
 
@@ -37,6 +38,7 @@ class OpenedSlot(NamedTuple):
     variant: Variant
     finite_outputs: tuple[str, ...]
     samples: tuple[dict[str, Tensor], ...]
+    expected: tuple[dict[str, Tensor], ...]
     assets: dict[str, bytes]
 
 
@@ -78,7 +80,8 @@ def open_slot(state_dir: Path, digest: str, variant: str, *, threads: int) -> Op
     session.run(golden.inputs[0])
     floats = (one.name for one in session.outputs if one.dtype.startswith("float"))
     finite = tuple(name for name in floats if _is_finite(name, golden))
-    return OpenedSlot(session, manifest, found, finite, _first_samples(golden), assets)
+    samples, expected = (_first(values) for values in (golden.inputs, golden.outputs))
+    return OpenedSlot(session, manifest, found, finite, samples, expected, assets)
 
 
 def _read_assets(folder: Path, manifest: Manifest) -> dict[str, bytes]:
@@ -89,11 +92,11 @@ def _read_assets(folder: Path, manifest: Manifest) -> dict[str, bytes]:
     return {path: read_bounded(folder / path, MAX_ASSET_BYTES) for path in files}
 
 
-def _first_samples(golden: Golden) -> tuple[dict[str, Tensor], ...]:
-    """Return the inputs of the samples that a serving process keeps in memory."""
-    sizes = (sum(value.nbytes for value in feeds.values()) for feeds in golden.inputs)
+def _first(samples: tuple[dict[str, Tensor], ...]) -> tuple[dict[str, Tensor], ...]:
+    """Return the first samples, as many as a process keeps in memory."""
+    sizes = (sum(value.nbytes for value in tensors.values()) for tensors in samples)
     count = sum(total <= SAMPLE_BYTES for total in accumulate(sizes))
-    return golden.inputs[: max(1, count)]
+    return samples[: max(1, count)]
 
 
 def _is_finite(name: str, golden: Golden) -> bool:
