@@ -32,7 +32,7 @@ LONG_SUBJECT = 72  # characters
 
 
 LIMITS = {
-    "docstring opens with a question word": 2,
+    "docstring opens with a question word": 0,
     "function opens without a verb": 20,
     "class or module opens without a noun": 3,
     "relative words in docstrings": 0.3,

@@ -44,9 +44,8 @@ def check_content(verified: VerifiedBundle, key_file: str) -> None:
     assert cpu.facts.tolerances["y"].cosine_min == pytest.approx(0.99)
     assert [(one.part.task, one.keep) for one in cpu.facts.agreements] == [("values", 0.9)]
     assert [each.tensor for each in facts.reference] == ["x"]
-    if facts.minor >= 1:
-        assert facts.generation is not None
-        assert facts.generation.cache_bytes == 256 * 1024
+    assert facts.generation is not None
+    assert facts.generation.cache_bytes == 256 * 1024
     with plain_files(verified.folder, cpu, key_file, manifest) as folder:
         golden = read_golden(folder / "golden/golden.npz")
         assert onnx.load(folder / "model/cpu/model.onnx").graph.node[0].op_type == "Relu"

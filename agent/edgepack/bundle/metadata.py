@@ -15,7 +15,7 @@ from edgepack.stages.wiring import Wiring
 from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription, TaskOutputs
 
 FORMAT_VERSION = 1
-FORMAT_MINOR = 1
+FORMAT_MINOR = 0
 """Version of edgepack's own part of the manifest; see `edgepack.versions`."""
 
 MAX_CHUNK_BYTES = 120 * 1024

@@ -71,7 +71,7 @@ class DeviceMetrics:
 
     @property
     def trouble(self) -> str:
-        """Why nothing listens, as a sentence; "" without a problem."""
+        """Reason why nothing listens, as a sentence; "" without a problem."""
         return self._listener.trouble if self._listener else ""
 
     def start(self) -> None:

@@ -78,7 +78,7 @@ class Inference:
 
     @property
     def progress_ns(self) -> int:
-        """When the inference began, nanoseconds; of several, the last that began."""
+        """Time at which the inference began, nanoseconds; of several, the last that began."""
         return self.watch.started
 
     def cancel(self) -> None:

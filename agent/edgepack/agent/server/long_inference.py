@@ -22,7 +22,7 @@ class LongInference(Inference):
 
     @property
     def progress_ns(self) -> int:
-        """When the last inference began, nanoseconds."""
+        """Time at which the last inference began, nanoseconds."""
         return self._began_ns or self.watch.started
 
     def cancel(self) -> None:

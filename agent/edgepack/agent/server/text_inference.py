@@ -41,7 +41,7 @@ class TextInference(Inference):
 
     @property
     def progress_ns(self) -> int:
-        """When the last inference began, nanoseconds."""
+        """Time at which the last inference began, nanoseconds."""
         generation = self._generation
         return self.watch.started if generation is None else generation.progress_ns
 

@@ -1,4 +1,4 @@
-"""What is closed after use."""
+"""Base of objects that are closed after use."""
 
 from abc import ABC, abstractmethod
 from typing import Self

@@ -273,7 +273,7 @@ class OpenedModel:
 
     @property
     def accepted_that_ran(self) -> "AcceptedFeeds":
-        """What the newest release takes that the application has run in this process."""
+        """Inputs of the newest release that the application has run in this process."""
         own = AcceptedFeeds(self.session.inputs, self.description.token_counts)
         return own if self._has_run else self.accepted_before
 

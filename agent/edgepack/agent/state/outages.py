@@ -1,4 +1,4 @@
-"""Why a model that was installed does not serve, for readers other than the agent."""
+"""Reasons why an installed model does not serve, for readers other than the agent."""
 
 import contextlib
 from pathlib import Path
@@ -16,7 +16,7 @@ _NO_OUTAGE = ("IDLE", "REMOVED")
 
 
 class _Outage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a journal reports of its model.
+    """Report of a journal on its model.
 
     Attributes:
         state, because, committed: See `update.journal`.

@@ -77,7 +77,7 @@ class SlotScrubber:
 
     @property
     def error(self) -> OSError | None:
-        """Why the slots cannot be read now; None after a try that worked."""
+        """Reason why the slots cannot be read now; None after a try that worked."""
         return self._glance_error or next(iter(self._read_errors.values()), None)
 
     @property

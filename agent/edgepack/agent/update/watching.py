@@ -97,7 +97,7 @@ class Watcher:
 
     @property
     def trouble(self) -> str:
-        """Why no release serves after a commit; "" if a release serves."""
+        """Reason why no release serves after a commit; "" if a release serves."""
         return self._basis.trouble
 
     def compare_again(self) -> None:

@@ -54,7 +54,7 @@ class TrialProcess(Protocol):
 
     @property
     def losses(self) -> int:
-        """How often the connection to the process was lost; 0 on this host."""
+        """Number of lost connections to the process; 0 on this host."""
 
     def start_anew(
         self, subject: str, first: bytes = b"", command: Sequence[str] | None = None
