@@ -117,7 +117,7 @@ class OwnGeneration(Generation):
 
     @property
     def progress_ns(self) -> int:
-        """Time at which the last inference began, nanoseconds of the process's clock; now after the end."""
+        """Start of the last inference, nanoseconds of the process's clock; now after the end."""
         decoding = self._decoding
         return perf_counter_ns() if decoding is None else decoding.progress_ns
 
