@@ -35,8 +35,14 @@ FOLDERS = (
 )
 """Folders whose constants can decide a verdict. A search judges all that `quantization` makes."""
 
-_LIMIT_BY_NAME = re.compile(r"_?MAX_\w+|\w+_(S|DAYS|BYTES)")
+_LIMIT_BY_NAME = re.compile(r"_?MAX_\w+|(\w+\.)?\w+_(S|DAYS|BYTES|s|days|bytes)")
 """Names of times, of sizes in bytes and of the most that is accepted: limits without an entry."""
+
+_COMPARE_WITH = ("min", "max")
+_ROUNDING = 1e-3
+_UNITS = 1e6
+_PLAIN = (0.5, 1.0, 2.0)
+"""Numbers without a name: signs and halves, guards against rounding, and units."""
 
 SECTIONS = {
     "definition": "follows from a definition, a format or another library",
@@ -49,11 +55,12 @@ SECTIONS = {
 
 
 class Constant(NamedTuple):
-    """A number, or a collection of numbers, with a name at the top of a module.
+    """A number, or a collection of numbers, with a name at the top of a module, or a default of a
+    field.
 
     Attributes:
         file: Path of the module, from the project's root.
-        name: Name of the constant.
+        name: Name of the constant, or class and name of the field.
         value: Its value.
     """
 
@@ -87,13 +94,62 @@ def find_constants(root: Path = ROOT) -> Iterator[Constant]:
     for folder in FOLDERS:
         for file in sorted((root / folder).rglob("*.py")):
             numbers: dict[str, object] = {}
+            place = str(file.relative_to(root))
             for statement in ast.parse(file.read_text(encoding="utf-8")).body:
                 for name, value in _assigned(statement):
                     if not _is_numeric(value, numbers):
                         continue
                     numbers[name] = _evaluate(value, numbers)
                     if not _LIMIT_BY_NAME.fullmatch(name):
-                        yield Constant(str(file.relative_to(root)), name, numbers[name])
+                        yield Constant(place, name, numbers[name])
+                for name, value in _defaults(statement):
+                    if _decides(value) and not _LIMIT_BY_NAME.fullmatch(name):
+                        yield Constant(place, name, _evaluate(value, {}))
+
+
+def find_literals(root: Path = ROOT) -> Iterator[str]:
+    """Yield the place of each number without a name that values are compared with, or that is the
+    default of a parameter.
+
+    Args:
+        root: Root of the project.
+    """
+    for folder in FOLDERS:
+        for file in sorted((root / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                for part in _compared(node):
+                    if _decides(part):
+                        yield f"{file.relative_to(root)}:{part.lineno}: {ast.unparse(part)}"
+
+
+def _compared(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the numbers that a comparison, `min`, `max` or a default of a parameter has."""
+    match node:
+        case ast.Compare(left=left, comparators=others):
+            found = [left, *others]
+        case ast.Call(func=ast.Name(id=name), args=given) if name in _COMPARE_WITH:
+            found = given
+        case ast.FunctionDef(args=taken) | ast.Lambda(args=taken):
+            found = [*taken.defaults, *(one for one in taken.kw_defaults if one is not None)]
+        case _:
+            return
+    for part in found:
+        yield from (one for one in ast.walk(part) if isinstance(one, ast.Constant))
+
+
+def _decides(node: ast.expr) -> bool:
+    """Return True for a fraction that is no rounding, half or unit."""
+    if not (isinstance(node, ast.Constant) and isinstance(node.value, float)):
+        return False
+    return _ROUNDING < node.value < _UNITS and node.value not in _PLAIN
+
+
+def _defaults(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+    """Yield class and name of each field with a default."""
+    if isinstance(statement, ast.ClassDef):
+        for field in statement.body:
+            for name, value in _assigned(field):
+                yield f"{statement.name}.{name}", value
 
 
 def _assigned(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
@@ -166,6 +222,10 @@ def find_faults(root: Path = ROOT, path: Path = LIST) -> list[str]:
         f"{key} decides verdicts and is not in {path.name}: add it to the section that is true, "
         "with the reason"
         for key in sorted(known - set(keys))
+    ]
+    faults += [
+        f"{place} decides verdicts and has no name: name it at the top of the module"
+        for place in find_literals(root)
     ]
     faults += [f"{key} is in {path.name}, not in the code" for key in sorted(set(keys) - known)]
     faults += [f"{key} has two entries" for key in sorted(known) if keys.count(key) > 1]

@@ -19,6 +19,9 @@ _ONE = 2048
 _BAND = 256
 """Rows that are cut at once, so that memory is bounded."""
 
+_UPRIGHT = 1.5
+"""Height over width from which on PaddleOCR turns a cut box by a quarter."""
+
 
 def resize(pixels: Pixels, height: int, width: int) -> Pixels:
     """Return pixels of another size, linear between the nearest four.
@@ -74,7 +77,7 @@ def cut_out(pixels: Pixels, corners: Floats) -> Pixels:
             for top in range(0, height, _BAND)
         ]
     )
-    return np.ascontiguousarray(np.rot90(cut)) if height >= 1.5 * width else cut
+    return np.ascontiguousarray(np.rot90(cut)) if height >= _UPRIGHT * width else cut
 
 
 def _length(one: Floats, other: Floats) -> float:

@@ -372,5 +372,5 @@ def worst_tenth(
     for want, have in pairs:
         spread = float(np.std(want)) if want.size >= FEWEST_FOR_SPREAD else overall
         error = float(np.sqrt(np.mean((have - want) ** 2)))
-        errors.append(error / max(spread, overall if of_all else 0.01 * overall, 1e-30))
+        errors.append(error / max(spread, overall if of_all else LOSS * overall, 1e-30))
     return float(np.percentile(errors, 90))

@@ -63,6 +63,28 @@ def test_a_planted_constant_is_found(line: str, is_constant: bool, tmp_path: Pat
     assert [one.name for one in find_constants(tmp_path)] == ["_PLANTED"] * is_constant
 
 
+@pytest.mark.parametrize(
+    ("line", "is_fault"),
+    [
+        ("passes = value > 0.97", True),
+        ("passes = max(value, 0.97)", True),
+        ("def passes(keep=0.97): ...", True),
+        ("passes = lambda value, *, keep=0.97: value > keep", True),
+        ("class Gate:\n    keep: float = 0.97", True),
+        ("class Gate:\n    wait_s: float = 0.97", False),
+        ("passes = value > 0.5 and value < 2.0 and size > max(size, 1e-9)", False),
+    ],
+)
+def test_a_number_without_a_name_that_decides_is_a_fault(
+    line: str, is_fault: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / FOLDERS[0] / "planted.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"{line}\n")
+    faults = [fault for fault in find_faults(tmp_path) if fault.startswith(f"{FOLDERS[0]}/planted")]
+    assert len(faults) == is_fault
+
+
 def test_constants_of_known_answers_are_measured() -> None:
     asked = {key for keys in QUESTIONS.values() for key in keys}
     assert asked <= set(read_list()["measured"])

@@ -42,7 +42,7 @@ def measure_sums(
     others = np.array([float(have.sum()) for _, have in pairs])
     own = min(float(np.abs(sums - np.round(sums)).mean()), _MOST_OWN * float(sums.std()))
     errors = np.abs(others - sums)
-    grown = np.where(errors < 2.0 * own, errors**2 / max(4.0 * own, 1e-12), errors - own)
+    grown = np.where(errors < 2.0 * own, errors**2 / 4.0 / max(own, 1e-12), errors - own)
     lost = grown.tolist()
     mean = max(float(np.abs(sums).mean()), 1e-12)
     whole = [mean] * len(pairs)

@@ -7,7 +7,7 @@ import numpy as np
 from edgepack.decoding import convert_value
 from edgepack.tasks.arrays import Floats, Outputs, Tensor
 from edgepack.tasks.classification.measure import compare_rows, same_decisions
-from edgepack.tasks.contract import Measure, Task
+from edgepack.tasks.contract import LOSS, Measure, Task
 from edgepack.tasks.description import UNKNOWN, TaskOutputs
 from edgepack.tasks.embedding.measure import measure_neighbourhood
 from edgepack.tasks.likelihood import are_probabilities
@@ -80,7 +80,7 @@ def _may_be_summed(values: Sequence[Tensor]) -> bool:
         return False
     least = min(float(np.nanmin(value)) for value in values)
     greatest = max(float(np.nanmax(value)) for value in values)
-    return least >= -0.01 * greatest
+    return least >= -LOSS * greatest
 
 
 def _may_be_crossed(values: Sequence[Tensor]) -> bool:
