@@ -83,36 +83,37 @@ _ODD = re.compile("|".join(ODD_PHRASES), re.IGNORECASE)
 
 VERBS = _group(
     """accept acknowledge acquire activate add adjust align allocate allow announce answer append
-    apply ask assemble assign attach avoid await balance begin bind block break build bump cache
-    calculate calibrate call cancel capture change check choose claim clamp clean clear clip close
-    collect combine commit compare compile complete compose compress compute configure confirm
-    connect construct consume continue convert copy correct count cover create cut deactivate
-    decide declare decode decrypt delay delete deliver deny derive describe deserialize detach
-    detect determine disable disconnect discard display distribute divide do download draw drop
-    dump emit empty enable encode encrypt end enforce enrol enroll ensure enter escape estimate
-    evaluate exclude execute exit expand expect expire explain export expose extend extract fail
-    fetch fill filter find finish fit fix flag flatten flush fold follow forget fork format forward
-    free freeze fuse gather generate get give group halt handle hash hide hold identify ignore
-    implement import include increase index infer initialize insert inspect install interpolate
-    interpret interrupt invalidate invert issue iterate join judge keep kill label lead leave
-    limit link list listen load locate lock log look lower make map mark mask match measure merge
-    migrate mount move multiply name narrow negotiate normalize note notify number observe obtain
-    offer omit open order output override own pack pad parse pass patch pause perform permute
-    pick place plan plot poll pop populate post predict prefer prepare present preserve prevent
-    print probe process produce project promote prompt propagate propose protect prove provide
-    prune publish pull push put quantize query queue quote raise rank read rebuild recall receive
-    recognize recompute reconnect reconsider record recover redirect reduce refactor refer refresh
-    register reject release remember remove rename render renew renumber reopen repack repair
-    repeat replace replay report represent request require reserve reset reshape resize resolve
-    respond restart restore restrict resume retain retrieve retry return reuse revert revoke rewind
-    rewrite roll rotate round route run sample save scale scan schedule score scrape scrub search
-    seek select send separate serialize serve set settle shift show shrink shut sign simplify
-    simulate size skip sleep slice smooth solve sort specify split spread stack stage start state
-    stop store stream strip submit subscribe substitute subtract suggest sum summarize support
-    suspend swap switch synchronize tag take terminate test throttle time track train transfer
-    transform translate transpose trim truncate try turn undo unfold unlink unlock unpack unquote
-    unregister update upgrade upload use validate verify visit wait wake walk warn watch weigh
-    withdraw word wrap write yield zip"""
+    apply ask assemble assign attach avoid await balance begin bind block bound break build bump
+    cache calculate calibrate call cancel capture change check choose claim clamp clean clear
+    clip close collect combine commit compare compile complete compose compress compute
+    configure confirm connect construct consume continue convert copy correct count cover create
+    cut deactivate decide declare decode decrypt delay delete deliver deny derive describe
+    deserialize detach detect determine disable discard disconnect display distribute divide do
+    doubt download draw drop dump emit empty enable encode encrypt end enforce enrol enroll
+    ensure enter escape estimate evaluate exclude execute exit expand expect expire explain
+    export expose extend extract fail fetch fill filter find finish fit fix flag flatten flush
+    fold follow forget fork format forward free freeze fuse gather generate get give group halt
+    handle hash hide hold identify ignore implement import include increase index infer
+    initialize insert inspect install interpolate interpret interrupt invalidate invert issue
+    iterate join judge keep kill label lead leave let limit link list listen load locate lock
+    log look lower make map mark mask match measure merge migrate mount move multiply name
+    narrow negotiate normalize note notify number observe obtain offer omit open order output
+    override own pack pad parse pass patch pause perform permute pick place plan plot poll pop
+    populate post predict prefer prepare present preserve prevent print probe process produce
+    project promote prompt propagate propose protect prove provide prune publish pull push put
+    quantize query queue quote raise rank read rebuild recall receive recognize recompute
+    reconnect reconsider record recover redirect reduce refactor refer refresh register reject
+    release remember remove rename render renew renumber reopen repack repair repeat replace
+    replay report represent request require reserve reset reshape resize resolve respond restart
+    restore restrict resume retain retrieve retry return reuse revert revoke rewind rewrite roll
+    rotate round route run sample save scale scan schedule score scrape scrub search seek select
+    send separate serialize serve set settle share shift shorten show shrink shut sign simplify
+    simulate size skip sleep slice smooth solve sort spare specify split spread stack stage
+    start state stop store stream strip submit subscribe substitute subtract suggest sum
+    summarize support suspend swap switch synchronize tag take terminate test throttle tighten
+    time track train transfer transform translate transpose trim truncate try turn undo unfold
+    unlink unlock unpack unquote unregister update upgrade upload use validate verify visit wait
+    wake walk warn watch weigh withdraw word wrap write yield zip"""
 )
 _WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
 

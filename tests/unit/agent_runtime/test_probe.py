@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from edgepack.agent.config import ProbeConfig
 from edgepack.agent.runtime.opening import open_session
@@ -13,6 +14,8 @@ from edgepack.agent.runtime.probing import judge
 from edgepack.agent.runtime.sessions import Session, Tensor
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Placement, Variant
+from edgepack.bundle.metadata import GoldenAgreement
+from edgepack.tasks.description import TaskOutputs
 from edgepack.wire.reports import ProbeResult
 from tests.simulators.children import (
     LONGER_AND_LONGER_S,
@@ -225,6 +228,20 @@ def test_what_computes_something_else_is_timed_no_longer() -> None:
     result = judge_scripted(session)
     assert (result.right, result.latency_ms, session.left) == (False, 1.5, (99.0,))
     assert result.worst_nrmse == pytest.approx(2.0, rel=1e-3)
+
+
+@pytest.mark.parametrize(("factor", "is_right"), [(1.0, True), (3.0, False)])
+def test_the_task_is_judged_where_the_tolerance_would_pass(factor: float, is_right: bool) -> None:
+    part = TaskOutputs(task="values", outputs=("y",), source="declared")
+    variant = make_variant(cosine_min=0.9, nrmse_max=10.0)
+    agreements = (GoldenAgreement(part=part, keep=0.9),)
+    variant = replace(variant, facts=replace(variant.facts, agreements=agreements))
+    inputs = make_inputs(3)
+    golden = Golden(inputs=inputs, outputs=tuple({"y": feeds["x"]} for feeds in inputs))
+    session = ScriptedSession(*[1.0] * 9, factor=factor)
+    result = judge(session, golden, variant, runs=1, golden_s=60)
+    assert result.right == is_right, result.because
+    assert "values" in result.because or is_right
 
 
 def test_an_error_without_end_is_told_as_none_that_json_can_hold() -> None:
