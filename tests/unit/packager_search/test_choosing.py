@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from edgepack.packager.pipeline.savings_summary import saves_nothing
 from edgepack.packager.pipeline.selection import SearchedCombination
 from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.runtime.timing import Turns
@@ -102,6 +103,15 @@ def test_a_quantized_model_that_is_slower_gives_way_to_the_float_one(choose: Cho
     )
     assert (chosen.latency_ms, chosen.float_latency_ms) == (FLOAT_MS, FLOAT_MS)
     assert list(chosen.latencies_ms.values()) == [2.0], "the report tells what it would have taken"
+
+
+@pytest.mark.parametrize(("ms", "is_float"), [(2.0, True), (0.5, False)])
+def test_the_float_model_saves_nothing_so_no_passing_candidate_gives_way_to_it(
+    ms: float, is_float: bool, choose: Choose
+) -> None:
+    searched = choose((ms, FLOAT_MS))
+    assert searched.selection.is_lowered != is_float
+    assert saves_nothing(searched) == is_float
 
 
 @pytest.mark.parametrize(("prefer", "is_lowered"), [("speed", True), ("balanced", False)])

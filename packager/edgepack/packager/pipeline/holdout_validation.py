@@ -8,8 +8,8 @@ twice: 1 of 29 may stand for 1 in a hundred or for 1 in ten. So does a candidate
 margin, which 1 in five similar candidates would miss (`gates.proof`), and a candidate with full
 agreement on all samples but an expected loss on others. If the next candidate fails, the previous
 candidate is kept. Certainty must not cost all savings of quantization: if a surer candidate has the
-bytes and the multiply-accumulates of the float model, the previous candidate is kept. Likewise
-where the provider computes something else than the CPU's stand-in.
+bytes and the multiply-accumulates of the float model, or gives way to the float model, the previous
+candidate is kept. Likewise where the provider computes something else than the CPU's stand-in.
 
 If the first candidate won a race against the candidate with the profile's own operators, and
 fails, then that candidate is validated before the search continues: it is slower, but it needs no

@@ -18,10 +18,12 @@ _MUCH_OF_THE_WEIGHTS = 0.5
 
 
 def saves_nothing(searched: SearchedCombination) -> bool:
-    """Return True if a lowered model has the float model's bytes and multiply-accumulates."""
+    """Return True for the float model in place of lowered ones, and for a lowered model with its
+    bytes and multiply-accumulates.
+    """
     found, best = searched.selection.found, _lowered(searched)
     if found is None or best is None:
-        return False
+        return found is not None
     computing = lost_computing(found.sensitive_nodes, best.float_nodes)
     return min(_size_share(searched), computing) >= _NOTHING_SAVED
 
