@@ -23,7 +23,7 @@ SEVERAL = 3
 EARLIER = {"OutputKind", "Meaning", "MetricName", "OutputDistance", "_TASKS"}
 UNIONS = {"Head", "Agreement"}
 """Names of unions of an earlier vocabulary; a class may have the name."""
-LEAST = {"cosine_min", "nrmse_min", "opset_min", "placement_min"}
+LEAST = {"cosine_min", "opset_min", "placement_min"}
 """Limits that are no share of a task."""
 
 

@@ -320,19 +320,30 @@ def test_tensors_that_are_compared_must_be_alike(
             shadow_child.check_alike("outputs", [tensor("y", 1, 4)], before)
 
 
+def request_for(
+    state_dir: Path,
+    pointer: ActivePointer,
+    tolerances: dict[str, GoldenTolerance],
+    *agreements: GoldenAgreement,
+) -> shadow_child.ShadowRequest:
+    """Return the request to compute beside a release of `conv_model`."""
+    return shadow_child.ShadowRequest(
+        state_dir=str(state_dir),
+        digest=pointer.digest,
+        variant="cpu",
+        inputs=(tensor("x", 1, 3, 8, 8),),
+        outputs=(tensor("y", 1, 4),),
+        tolerances=tolerances,
+        agreements=agreements,
+    )
+
+
 @pytest.mark.parametrize("limits", [{}, {"watched": GoldenTolerance(cosine_min=1, nrmse_max=0)}])
 def test_a_release_of_which_nothing_is_judged_is_no_evidence(
     tmp_path: Path, limits: dict[str, GoldenTolerance]
 ) -> None:
     pointer = install_model(tmp_path, 1, scale=1.0)
-    request = shadow_child.ShadowRequest(
-        state_dir=str(tmp_path),
-        digest=pointer.digest,
-        variant="cpu",
-        inputs=(tensor("x", 1, 3, 8, 8),),
-        outputs=(tensor("y", 1, 4),),
-        tolerances=limits,
-    )
+    request = request_for(tmp_path, pointer, limits)
     with pytest.raises(DeviceError, match="no output of this release has a tolerance"):
         shadow_child.serve(request, io.BytesIO(), io.BytesIO())
 
@@ -343,15 +354,9 @@ def test_values_are_the_same_by_their_spread_and_not_by_their_level(
 ) -> None:
     pointer = install_model(tmp_path, 1, scale=1.0, samples=8)
     part = TaskOutputs(task=task, outputs=("y",), source="declared")
-    request = shadow_child.ShadowRequest(
-        state_dir=str(tmp_path),
-        digest=pointer.digest,
-        variant="cpu",
-        inputs=(tensor("x", 1, 3, 8, 8),),
-        outputs=(tensor("y", 1, 4),),
-        tolerances={"y": GoldenTolerance(cosine_min=0.9, nrmse_max=0.5)},
-        agreements=(GoldenAgreement(part=part, keep=0.9),),
-    )
+    limits = {"y": GoldenTolerance(cosine_min=0.9, nrmse_max=0.5)}
+    agreement = GoldenAgreement(part=part, keep=0.9)
+    request = request_for(tmp_path, pointer, limits, agreement)
     session = open_slot(tmp_path, pointer.digest, "cpu", threads=1).session
     inputs = make_inputs(24)[8:]
     right = [np.asarray(session.run(feeds)["y"], np.float32) for feeds in inputs]

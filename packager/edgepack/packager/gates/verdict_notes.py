@@ -15,6 +15,12 @@ _WORTH_SAYING = 0.002
 """Of right answers: less than that is as good as nothing, and as uncertain."""
 
 
+_LONGER_USE = (
+    " In longer use errors may grow: steps in [inputs] says after how many inferences the state "
+    "begins anew."
+)
+
+
 def describe_verdict(
     verdict: Verdict, count: int, samples: Samples, single: Sequence[Agreement]
 ) -> tuple[str, ...]:
@@ -29,13 +35,11 @@ def describe_verdict(
     notes = list(verdict.remarks)
     for agreement in verdict.agreements:
         notes += agreement.notes
-    counted_samples = counted(count, "held-out sample")
-    if samples.states and samples.steps:
-        counted_samples = counted(count, "held-out series", "held-out series")
+    nouns = ("held-out series",) * 2 if samples.steps else ("held-out sample", "held-out samples")
     if verdict.low is not None:
         found, low = format_metric(verdict.value), format_metric(max(verdict.low, 0.0))
         notes.append(
-            f"{verdict.what} is {found} on {counted_samples}: with 95 % "
+            f"{verdict.what} is {found} on {counted(count, *nouns)}: with 95 % "
             f"confidence at least {low} on samples like these{_describe_proof(verdict, count)}."
         )
     if verdict.expected_loss is not None and verdict.expected_loss >= _WORTH_SAYING:
@@ -62,15 +66,10 @@ def describe_verdict(
             for measure in agreement.measures
             if measure.output not in fed
         )
+        longer = "" if samples.steps else _LONGER_USE
         notes.append(
             f"Judged on {describe_chains(samples)}; single inferences keep "
-            f"{told or 'what is told of the states only'}."
-            + (
-                ""
-                if samples.steps
-                else " In longer use errors may grow: steps in [inputs] says "
-                "after how many inferences the state begins anew."
-            )
+            f"{told or 'what is told of the states only'}.{longer}"
         )
     return tuple(notes)
 

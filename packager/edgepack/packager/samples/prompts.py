@@ -24,14 +24,9 @@ SUFFIX = ".jsonl"
 MOST_FILE_BYTES = 256_000_000
 MOST_LINES = 100_000
 _TEXT_REMEDY = '{"prompt": "…"} on each line'
-_REMEDY = (
-    '{"prompt": "…", "answer": "…"} or '
-    '{"messages": [{"role": "user", "content": "…"}], "answer": "…"}'
-)
-GIVE_PROMPTS = (
-    '--calibration prompts.jsonl with {"messages": [{"role": "user", "content": "…"}], '
-    '"answer": "…"} on each line'
-)
+_CHAT = '{"messages": [{"role": "user", "content": "…"}], "answer": "…"}'
+_REMEDY = f'{{"prompt": "…", "answer": "…"}} or {_CHAT}'
+GIVE_PROMPTS = f"--calibration prompts.jsonl with {_CHAT} on each line"
 _UTF8 = "save the file as UTF-8"
 _NEAR = 0.82
 """Of a key to a known one: `anwser` has .83, `answer_id` .8."""

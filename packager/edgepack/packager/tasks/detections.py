@@ -23,7 +23,7 @@ from edgepack.tasks.detections.layouts import LAYOUTS, DetectionHead
 from edgepack.tasks.values.parts import boxes_in
 from edgepack.text import counted
 
-_OF_VALUES = ("values", "sums", "depth", "embedding", "picture", "segmentation")
+_MAY_HIDE_BOXES = ("values", "sums", "depth", "embedding", "picture", "segmentation")
 """Tasks that may be declared for boxes and measure little of their places."""
 
 
@@ -52,7 +52,7 @@ def with_detection_head(
     others = [name for name in declarations if name not in wanted]
     found = find_detection_head(graph, metadata, others)
     if others and found.head is None:
-        source = _doubt_values(source, find_detection_head(graph, metadata))
+        source = _doubt_declared(source, find_detection_head(graph, metadata))
     if wanted and (found.head is None or found.head.outputs[0] != wanted[0]):
         raise BuildError(
             f"output {wanted[0]!r} is declared as detections, but the graph shows no layout",
@@ -64,13 +64,13 @@ def with_detection_head(
     return source if found.head is None else source.with_head(found.head.part)
 
 
-def _doubt_values(source: SourceModel, found: FoundHead) -> SourceModel:
+def _doubt_declared(source: SourceModel, found: FoundHead) -> SourceModel:
     """Return the model with a mark at outputs that look like boxes and were declared otherwise."""
     names = found.unknown if found.head is None else found.head.outputs
     layout = UNKNOWN_LAYOUT if found.head is None else found.head.layout
     parts = tuple(
         replace(part, settings={**part.settings, LOOKS_LIKE: layout})
-        if part.task in _OF_VALUES and not set(part.outputs).isdisjoint(names)
+        if part.task in _MAY_HIDE_BOXES and not set(part.outputs).isdisjoint(names)
         else part
         for part in source.description.parts
     )
@@ -85,7 +85,7 @@ def doubt_boxes(expected: Sequence[Outputs], parts: Sequence[TaskOutputs]) -> It
         parts: Outputs with a known meaning.
     """
     for part in parts:
-        is_declared = part.source == "declared" and part.task in _OF_VALUES
+        is_declared = part.source == "declared" and part.task in _MAY_HIDE_BOXES
         if is_declared and LOOKS_LIKE not in part.settings and boxes_in(expected, part.outputs):
             part = replace(part, settings={**part.settings, LOOKS_LIKE: BOXES})
         yield part
