@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.simulators import warm_programs
 
 
-def build_archive(model: Path, calibration: Path, key: Path, archive: Path) -> Path:
+def build_archive(model: Path, calibration: Path, key: Path, archive: Path, *options: str) -> Path:
     """Build a float variant with the command, and return the archive.
 
     Args:
@@ -14,9 +14,10 @@ def build_archive(model: Path, calibration: Path, key: Path, archive: Path) -> P
         calibration: Samples, see `--calibration`.
         key: The signing key.
         archive: The bundle to write, NAME-VERSION.edgepack.
+        options: More options of the command.
     """
     command = [sys.executable, "-m", "edgepack.cli", "build", str(model), "--profile", "fp32"]
-    command += ["--calibration", str(calibration), "--key", str(key), "-o", str(archive)]
+    command += ["--calibration", str(calibration), "--key", str(key), "-o", str(archive), *options]
     done = warm_programs.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return archive
