@@ -17,7 +17,7 @@ from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.runtime.timing import Turns
 from edgepack.packager.search import race
-from edgepack.packager.search.speedup import measure_speedup
+from edgepack.packager.search.speedup import Speedup, measure_speedup
 from edgepack.packager.tensors.sequence import Samples, SampleSplit
 from tests.unit.packager_passes.declaring import declare
 from tests.unit.packager_passes.models import (
@@ -268,6 +268,43 @@ def test_where_one_of_few_clear_decisions_differs_a_nearer_candidate_is_looked_f
     assert best.float_nodes
 
 
+def _race_at(monkeypatch: pytest.MonkeyPatch, *speedups: float) -> None:
+    """Let candidates be so many times as fast as the float model, the last for all that follow."""
+    left = list(speedups)
+
+    def raced(_: object, asked: float | None, __: object = None) -> Speedup:
+        speedup = left.pop(0) if len(left) > 1 else left[0]
+        turns = Turns(times_s=((1e-3 / speedup,) * 7, (1e-3,) * 7))
+        return measure_speedup(lambda: turns, asked)
+
+    monkeypatch.setattr(race, "measure_speedup", raced)
+
+
+@pytest.mark.parametrize(
+    ("surer", "what"),
+    [
+        (1.5, "minmax, 1 of 3 nodes float (27% of the multiply-accumulates)"),
+        (0.5, "minmax, 3 nodes quantized"),
+    ],
+)
+def test_a_surer_candidate_replaces_a_passing_one_unless_it_gives_way_to_the_float_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, surer: float, what: str
+) -> None:
+    _race_at(monkeypatch, 2.0, 2.0, surer)  # the second rejects hopeless candidates alone
+    model = spread_model(10.0)
+    onnx.save(model, tmp_path / "model.onnx")
+    split = _split(replace(samples_for(model, 45), description=declare(y="values")))
+    quantize = {"name": "quantize", "ranges": ["minmax"], "max_float_share": 1.0, "raced_ops": ""}
+    budget = {"values": {"keep": 0.995}}
+    profile = resolve_profile("cpu", {"gates": {"accuracy": budget}, "pass": [quantize]})
+    variant = prepare(tmp_path / "model.onnx", profile, split, tmp_path / "work")
+    (unsure,) = (note for note in variant.notes if "are not sure of" in note)
+    assert "minmax, 3 nodes quantized (explained_by_column 0.9957, the budget is 0.9950)" in unsure
+    assert any("may be surer saves nothing" in note for note in variant.notes) == (surer < 1.0)
+    (best,) = (attempt for attempt in variant.attempts if attempt.is_best)
+    assert (variant.precision, best.what) == ("a8w8", what)
+
+
 def test_a_scope_that_won_the_race_and_is_refused_gives_way_to_the_scope_that_it_beat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,12 +323,7 @@ def test_a_scope_that_won_the_race_and_is_refused_gives_way_to_the_scope_that_it
             for name, values in split.held_out.read(index).items()
         },
     )
-    twice_as_fast = Turns(times_s=((0.5e-3,) * 7, (1e-3,) * 7))
-    monkeypatch.setattr(
-        race,
-        "measure_speedup",
-        lambda _, asked, __=None: measure_speedup(lambda: twice_as_fast, asked),
-    )
+    _race_at(monkeypatch, 2.0)
     profile = resolve_profile(
         "cpu",
         {
