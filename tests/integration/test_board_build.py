@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import zipfile
@@ -12,8 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import onnxruntime
 import pytest
+from onnx import numpy_helper
 
 from edgepack.errors import BuildError, EdgepackError
 from edgepack.packager.boards import board_process, ssh_stream
@@ -24,6 +28,7 @@ from edgepack.packager.pipeline.publication import BuildResult
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.progress import BuildStep, silent
 from edgepack.packager.runtime.deadline import OutOfTimeError
+from tests.graphs import graph_model
 from tests.simulators.programs import require
 from tests.simulators.ssh_board import SSHD, SshBoard
 from tests.simulators.waiting import wait_until
@@ -118,6 +123,41 @@ def test_report_of_the_command_has_what_two_boards_measured(
     assert f"localhost:{board.port}".encode() not in output.read_bytes(), "hosts stay here"
     assert b"ONNX Runtime 1.18." in output.read_bytes()
     assert (board.left(), board.processes()) == ([], [])
+
+
+def test_variant_that_cuts_likely_extremes_off_is_weak_on_this_machine_and_on_a_board(
+    material: Path, tmp_path: Path, board: SshBoard
+) -> None:
+    """Series with lognormal levels: one in many is far above all that the build has seen."""
+    rng = np.random.default_rng(2)
+    normal = statistics.NormalDist()
+    levels = rng.permutation([np.exp(0.9 * normal.inv_cdf((n + 0.5) / 240)) for n in range(240)])
+    series = levels[:, None] * rng.uniform(0.8, 1.0, (240, 128))
+    np.savez(tmp_path / "series.npz", x=series.astype(np.float32))
+    mix = rng.normal(1 / 128, 0.01, (128, 96)).astype(np.float32)
+    onnx.save(
+        graph_model(
+            "(float[1,128] x) => (float[1,96] y) { [product] y = MatMul(x, mix) }",
+            [numpy_helper.from_array(mix, "mix")],
+        ),
+        tmp_path / "series.onnx",
+    )
+    (tmp_path / "edgepack.toml").write_text('[outputs.y]\ntask = "values"\n')
+    for more in ([], ["--prove", board.url(sys.executable)]):
+        output = tmp_path / f"series-1.{len(more)}.0.edgepack"
+        command = [sys.executable, "-m", "edgepack.cli", "build", str(tmp_path / "series.onnx")]
+        command += ["--calibration", str(tmp_path / "series.npz"), "--profile", "cpu"]
+        command += ["--key", str(material / "release.key"), "--prefer", "size", "-o", str(output)]
+        done = subprocess.run(
+            [*command, *more], capture_output=True, text=True, check=False, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+        report = json.loads(output.with_name(f"{output.name}.report.json").read_text())
+        (variant,) = report["variants"]
+        assert (variant["precision"], len(variant["boards"])) == ("a8w8", len(more) // 2)
+        assert variant["accuracy"]["value"] > 0.99
+        assert "likely extremes" in variant["accuracy"]["weak"]
+        assert "likely extremes" in done.stdout
 
 
 @pytest.mark.parametrize("step", ["held-out samples on", "rehearsing on"])

@@ -16,7 +16,11 @@ from edgepack.errors import BuildError
 from edgepack.packager.gates import checks as gates
 from edgepack.packager.gates.tolerances import Seen
 from edgepack.packager.memory import divide_by_size
-from edgepack.packager.pipeline.holdout_verdict import HoldoutVerdict, judge_on_holdout
+from edgepack.packager.pipeline.holdout_verdict import (
+    HoldoutVerdict,
+    doubt_extremes,
+    judge_on_holdout,
+)
 from edgepack.packager.pipeline.provider_validation import (
     ProviderRun,
     ProviderValidation,
@@ -135,7 +139,9 @@ def prove_on_boards(
             raise ValueError("a venue with boards can run")
         validation.progress(BuildStep(what=f"held-out samples on {board.name}"))
         infer = _open(board, model, profile, inputs, validation)
-        judged = judge_on_holdout(infer, profile.gates.accuracy, inputs)
+        budgets = profile.gates.accuracy
+        judged = judge_on_holdout(infer, budgets, inputs)
+        judged = doubt_extremes(infer, budgets, inputs, judged)
         found.append((run, judged, _describe(board, profile, run, judged)))
     run, judged, _ = min(found, key=lambda it: (_holds(profile, it[0], it[1]), it[1].verdict.spare))
     return ProvenOnBoards(judged=judged, run=run, results=tuple(result for _, _, result in found))
@@ -176,12 +182,14 @@ def _open(
             fetch(Samples(count=1, read=lambda _: feeds, source="an inference"))
         return known[key]
 
-    if not (held_out.states or held_out.decoder):
-        sizes = (_size_of(feeds, inputs.float_source(feeds)) for feeds in held_out)
+    if held_out.states or held_out.decoder:
+        return run
+    for samples in filter(None, (held_out, inputs.split.extremes)):
+        sizes = (_size_of(feeds, inputs.float_source(feeds)) for feeds in samples)
         for part in divide_by_size(enumerate(sizes), _PART_BYTES):
-            fetch(held_out.pick(part))
+            fetch(samples.pick(part))
             done = part[-1] + 1
-            validation.progress(BuildStep(detail=board.name, done=done, total=held_out.count))
+            validation.progress(BuildStep(detail=board.name, done=done, total=samples.count))
     return run
 
 

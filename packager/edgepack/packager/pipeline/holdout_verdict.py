@@ -78,8 +78,8 @@ def judge_on_holdout(
 
 
 def doubt_extremes(
-    run: Run, budgets: AccuracyBudgets, inputs: EvaluationInputs, verdict: Verdict
-) -> Verdict:
+    run: Run, budgets: AccuracyBudgets, inputs: EvaluationInputs, held_out: HoldoutVerdict
+) -> HoldoutVerdict:
     """Return the verdict, weak if likely extremes of an input lose much more of the task.
 
     The extremes are the furthest tenth of the samples, scaled beyond the range. If this tenth loses
@@ -89,21 +89,21 @@ def doubt_extremes(
         run: The model.
         budgets: Required shares of each task.
         inputs: Have the samples with likely extremes.
-        verdict: Verdict on the held-out samples.
+        held_out: Verdict of the held-out samples.
 
     Raises:
         BuildError: The model cannot be run.
     """
-    extremes = inputs.split.extremes
+    extremes, verdict = inputs.split.extremes, held_out.verdict
     if extremes is None or inputs.metric or inputs.labelled or verdict.task_kept is None:
-        return verdict
+        return held_out
     beyond = CandidateJudge(inputs.float_source, extremes, budgets, None).judge(run)
     if beyond.task_kept is None or beyond.task_kept >= verdict.task_kept - LOSS * TAIL:
-        return verdict
+        return held_out
     because = (
         "inferences beyond the calibration's range will lose far more: "
         f"{beyond.words or f'{beyond.what} {format_metric(beyond.value)}'} in "
         f"{counted(extremes.count, 'sample')} with likely extremes. To settle it: samples with "
         "such values, or a limit or a scale of the input before the model"
     )
-    return replace(verdict, weak=(*verdict.weak, because))
+    return replace(held_out, verdict=replace(verdict, weak=(*verdict.weak, because)))

@@ -202,9 +202,9 @@ class VariantValidator:
             searched.evaluator.open(measured_model(self.work_dir, self.inputs.source))
         )
         budgets = searched.profile.gates.accuracy
-        held_out = judge_on_holdout(run, budgets, self.inputs)
-        verdict = doubt_extremes(run, budgets, self.inputs, held_out.verdict)
-        held_out = replace(held_out, verdict=verdict)
+        judged = judge_on_holdout(run, budgets, self.inputs)
+        held_out = doubt_extremes(run, budgets, self.inputs, judged)
+        verdict = held_out.verdict
         outcome = f"{verdict.what} {format_metric(verdict.value)}, the budget is "
         outcome += format_metric(verdict.shown_budget)
         self.progress(BuildStep(what="held-out samples", outcome=outcome))
