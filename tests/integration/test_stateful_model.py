@@ -90,3 +90,29 @@ def test_a_model_with_a_state_is_built_installed_and_run_as_a_chain(
     truth, told_levels = np.concatenate(expected), np.concatenate(got)
     lost = np.square(told_levels - truth).sum(0) / np.square(truth - truth.mean(0)).sum(0)
     assert lost.max() < 0.05, "the chain of the device follows the chain of the float model"
+
+
+def test_a_refusal_of_a_model_with_series_counts_series(tmp_path: Path, key: Path) -> None:
+    model, samples, output = tmp_path / "model.onnx", tmp_path / "samples.npz", tmp_path / "out"
+    onnx.save(_filter(), model)
+    np.savez(samples, frame=_signal(SAMPLES, 1), state=np.zeros((SAMPLES, 1, UNITS), np.float32))
+    settings, profile = tmp_path / "edgepack.toml", tmp_path / "strict.toml"
+    settings.write_text(
+        '[inputs.state]\nkind = "raw"\nfrom = "stateN"\nsteps = 5\n\n'
+        '[outputs.levels]\ntask = "values"\n'
+    )
+    profile.write_text(
+        '[profile]\nname = "strict"\nextends = "cpu"\n\n[gates]\nfloat_instead = []\n'
+        "[gates.accuracy.values]\nkeep = 0.99999\n"
+    )
+    words = ["--profile", profile, "--calibration", samples, "--config", settings, "--key", key]
+    command = [sys.executable, "-m", "edgepack.cli", "build", str(model), *map(str, words)]
+    command += ["--prefer", "size", "-o", str(output), "--version", "1.0.0"]
+    done = warm_programs.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 1, done.stdout
+    report = html.unescape((tmp_path / "out.report.html").read_text())
+    assert "10 held-out series" in done.stderr
+    for told in (done.stderr, report):
+        assert "held-out samples)" not in told
+    assert "Accuracy on 10 held-out series" in report
+    assert "held out for the verdict, in series of 5" in report

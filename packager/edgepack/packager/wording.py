@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 import tomlkit
 
 from edgepack.errors import BuildError
-from edgepack.text import printable
+from edgepack.text import counted, printable
 
 
 def toml_key(name: str) -> str:
@@ -22,6 +22,11 @@ def short_provider(provider: str, device: str) -> str:
     """Return a provider and its device kind in a word or two."""
     name = provider.removesuffix("ExecutionProvider")
     return name if name.lower() == device else f"{name} {device}"
+
+
+def count_held_out(count: int, *, are_series: bool) -> str:
+    """Return how many samples, or series of samples, gave a verdict: `3 held-out series`."""
+    return f"{count} held-out series" if are_series else counted(count, "held-out sample")
 
 
 def some_of(names: Sequence[str], most: int) -> str:

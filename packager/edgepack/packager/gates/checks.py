@@ -23,9 +23,8 @@ from edgepack.packager.profiles.pass_settings import (
 )
 from edgepack.packager.profiles.schema import Preference, Profile
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
-from edgepack.packager.wording import toml_key
+from edgepack.packager.wording import count_held_out, toml_key
 from edgepack.tasks.plain_error import PlainError
-from edgepack.text import counted
 
 SLOWER_FACTOR = 1.1
 """Only beyond this is a quantized model called slower: medians vary by some percent from run to
@@ -96,27 +95,30 @@ def check_accuracy(
     advice: Advice | None = None,
     *,
     is_lowered: bool = True,
+    are_series: bool = False,
 ) -> Refusal | None:
     """Check the accuracy gate, on held-out samples.
 
     Args:
         profile: The profile.
         verdict: The variant against the float model.
-        sample_count: How many held-out samples.
+        sample_count: How many held-out samples, or series.
         tried: Attempts of the search; None if nothing was quantized.
         coverage: Gaps of the calibration samples, which no candidate makes up for.
         advice: Expected results of other profiles for the device; None without alternatives.
         is_lowered: Whether the profile's recipe lowered the variant: more bits do not help a float
             model, or a model quantized by its maker.
+        are_series: Whether the verdict is on series of samples.
     """
     if verdict.passed:
         return None
     lowering = profile.lowering if is_lowered else None
     other = _more_bits(lowering) if advice is None else advice.instead
+    on = count_held_out(sample_count, are_series=are_series)
     return Refusal(
         problem=f"profile '{profile.name}' keeps {_kept(verdict)}, and the "
         f"budget is {format_metric(verdict.budget)} (float model "
-        f"{format_metric(verdict.float_value)}, {counted(sample_count, 'held-out sample')})",
+        f"{format_metric(verdict.float_value)}, {on})",
         found_in="\n    ".join(
             (
                 *verdict.remarks,

@@ -7,9 +7,9 @@ from edgepack.packager.gates.chains import describe_chains
 from edgepack.packager.gates.proof import is_proven, samples_to_prove
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.packager.wording import count_held_out
 from edgepack.tasks.contract import Agreement
 from edgepack.tasks.description import SELECTION
-from edgepack.text import counted
 
 _WORTH_SAYING = 0.002
 """Of right answers: less than that is as good as nothing, and as uncertain."""
@@ -35,11 +35,11 @@ def describe_verdict(
     notes = list(verdict.remarks)
     for agreement in verdict.agreements:
         notes += agreement.notes
-    nouns = ("held-out series",) * 2 if samples.steps else ("held-out sample", "held-out samples")
     if verdict.low is not None:
+        on = count_held_out(count, are_series=bool(samples.steps))
         found, low = format_metric(verdict.value), format_metric(max(verdict.low, 0.0))
         notes.append(
-            f"{verdict.what} is {found} on {counted(count, *nouns)}: with 95 % "
+            f"{verdict.what} is {found} on {on}: with 95 % "
             f"confidence at least {low} on samples like these{_describe_proof(verdict, count)}."
         )
     if verdict.expected_loss is not None and verdict.expected_loss >= _WORTH_SAYING:

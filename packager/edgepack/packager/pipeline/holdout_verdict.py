@@ -25,7 +25,8 @@ class HoldoutVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         verdict: The verdict.
-        count: Number of held-out samples.
+        count: Number of held-out samples, or series.
+        are_series: Whether these are series of samples.
         seen: Errors of each output, on the held-out samples one by one, and golden outputs.
         single: Agreements of the tasks there, of single inferences.
         confidence: How much higher the mean confidence is than the float model's, by output.
@@ -33,6 +34,7 @@ class HoldoutVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     count: int
+    are_series: bool = False
     seen: Seen
     single: tuple[Agreement, ...]
     confidence: dict[str, float] = {}
@@ -65,6 +67,7 @@ def judge_on_holdout(
     return HoldoutVerdict(
         verdict=without_dear_forgiveness(verdict),
         count=count,
+        are_series=bool(samples.steps) and inputs.labelled is None,
         seen=Seen(
             errors=judge.reference.errors(got),
             expected=tuple(judge.reference.expected[place] for place in inputs.split.golden),

@@ -165,6 +165,7 @@ def _find_refusals(
             inputs.split.uncovered,
             advice,
             is_lowered=searched.selection.is_lowered,
+            are_series=validated.are_series,
         ),
         run.refusal if run else None,
         gates.check_placement(profile, placement, run.trial.left if run else ()),

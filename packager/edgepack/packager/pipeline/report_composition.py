@@ -165,6 +165,7 @@ def _samples(build_samples: BuildSamples, golden_count: int, golden_bytes: int) 
         captured_count=build_samples.captured.count,
         captured_sha256=build_samples.captured.sha256,
         preprocessing=tuple(map(str, build_samples.input_values)),
+        series_steps=build_samples.split.held_out.steps,
     )
 
 

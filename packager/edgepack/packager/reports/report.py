@@ -232,7 +232,8 @@ class SamplesReport(msgspec.Struct, frozen=True, kw_only=True):
     """Samples of a build: numbers and sources.
 
     `captured_count` of the calibration samples were captured by devices. `preprocessing` says for
-    each input how files became values, and which values.
+    each input how files became values, and which values. `series_steps` samples are a series, of a
+    model with a state; 0 for single samples.
     """
 
     calibration_count: int
@@ -244,6 +245,7 @@ class SamplesReport(msgspec.Struct, frozen=True, kw_only=True):
     captured_count: int = 0
     captured_sha256: str = ""
     preprocessing: tuple[str, ...] = ()
+    series_steps: int = 0
 
 
 class BudgetProposal(msgspec.Struct, frozen=True, kw_only=True):

@@ -77,6 +77,7 @@ def describe(split: SampleSplit) -> str:
     return (
         f"{counted(split.calibration.count, 'sample')} for ranges, {split.search.count} to choose "
         f"between candidates, {split.held_out.count} held out for the verdict"
+        + (f", in series of {split.held_out.steps}" if split.held_out.steps else "")
     )
 
 

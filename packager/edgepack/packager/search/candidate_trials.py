@@ -131,7 +131,7 @@ class CandidateTrials:
                 metric=candidate.verdict.what,
                 budget=candidate.verdict.budget,
                 size_bytes=candidate.measured.size_bytes,
-                because=_reason(because, candidate),
+                because=self._reason(because, candidate),
                 float_nodes=len(candidate.float_nodes),
                 high_precision_nodes=(
                     len(candidate.high_precision_nodes) if self.maker.high_precision else None
@@ -148,6 +148,13 @@ class CandidateTrials:
             sensitive_nodes=self._ranked,
             notes=(*self.conditions.journal.notes, *notes),
         )
+
+    def _reason(self, because: str, candidate: Candidate) -> str:
+        verdict = candidate.verdict
+        if verdict.given_up_after is not None:
+            nouns = "series" if self._measurer.judge.samples.steps else "samples"
+            return f"{because}; given up after {verdict.given_up_after} {nouns}"
+        return f"{because}; {verdict.expectation}" if verdict.is_costly else because
 
     def _tell(self, number: int, measured: Candidate | None = None) -> None:
         """Report that a candidate is tried, or the result of a new candidate."""
@@ -168,10 +175,3 @@ class CandidateTrials:
 def _beside_budget(verdict: Verdict) -> str:
     sign = "≥" if verdict.value >= verdict.budget else "<"
     return f"{format_metric(verdict.value)} {sign} {verdict.budget:.4g}"
-
-
-def _reason(because: str, candidate: Candidate) -> str:
-    verdict = candidate.verdict
-    if verdict.given_up_after is not None:
-        return f"{because}; given up after {verdict.given_up_after} samples"
-    return f"{because}; {verdict.expectation}" if verdict.is_costly else because
