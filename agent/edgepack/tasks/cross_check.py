@@ -6,11 +6,12 @@ little.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from edgepack.tasks.arrays import FEWEST_FOR_SPREAD, Outputs, Tensor, are_whole
 from edgepack.tasks.contract import LOSS, Agreement, Expected, Measure
@@ -44,9 +45,15 @@ With e more of the variance lost, the share is √(r² + e): a hundredth of 1 - 
 e = .02 r (1 - r) + (.01 (1 - r))², which is at most this value, near r = ½. So beyond it, any float
 model loses more than a hundredth."""
 
-LOOKS_LIKE = "looks_like"
-"""Setting of outputs that the graph or the values show to be perhaps of another task: the layout of
-boxes, or one of the following values."""
+GRAPH_LAYOUT = "graph_layout"
+"""Setting of outputs that are declared otherwise, and the graph gives boxes there: their layout."""
+
+UNKNOWN_LAYOUT = "unknown"
+"""Value of this setting where no known layout fits."""
+
+MAY_BE = "may_be"
+"""Setting of outputs that the graph or the values show to be perhaps of another task, a key of
+`_MAY_BE`."""
 
 QUANTITIES = "quantities"
 """Value of this setting of a short row that was taken for scores by its values alone."""
@@ -56,9 +63,6 @@ MIXTURE = "mixture"
 
 BOXES = "boxes"
 """Value of this setting of declared values that hold boxes beside scores."""
-
-UNKNOWN_LAYOUT = "unknown"
-"""Value of this setting where no known layout fits."""
 
 CHAIN_STEPS = "chain_steps"
 """Setting of outputs of a model with a state: inferences of a chain, where no one states how long a
@@ -85,6 +89,24 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
 
     because: str
     remedies: tuple[Remedy, ...] = ("metric",)
+
+
+_MAY_BE: Mapping[str, Doubt] = {
+    BOXES: Doubt(
+        because="{listed} {are} declared {task!r}, but each place holds four numbers beside "
+        "scores, as a detector's do: boxes may move",
+        remedies=("layout", "metric"),
+    ),
+    MIXTURE: Doubt(
+        because="{listed} {are} declared {task!r}, and a Softmax gives a part of the values, as in "
+        "a mixture of distributions: its likelihood may lose more",
+    ),
+    QUANTITIES: Doubt(
+        because="only values tell that {listed} {are} scores of classes, and so few numbers may be "
+        "quantities side by side",
+        remedies=("task", "metric"),
+    ),
+}
 
 
 def find_doubt(
@@ -123,37 +145,21 @@ def find_doubt(
             return None
         means = "mean" if len(part.outputs) > 1 else "means"
         return Doubt(because=f"nothing tells what {listed} {means}", remedies=("task", "metric"))
-    if (layout := part.settings.get(LOOKS_LIKE)) == UNKNOWN_LAYOUT:
+    if (layout := part.settings.get(GRAPH_LAYOUT)) == UNKNOWN_LAYOUT:
         return Doubt(
             because=f"{listed} {are} declared {part.task!r}, but shaped like a detector's boxes in "
             "a layout that is not known",
             remedies=("metric",),
-        )
-    if layout in (QUANTITIES, MIXTURE, BOXES) and _are_exact(part, expected, got):
-        return None
-    if layout == BOXES:
-        return Doubt(
-            because=f"{listed} {are} declared {part.task!r}, but each place holds four numbers "
-            "beside scores, as a detector's do: boxes may move",
-            remedies=("layout", "metric"),
-        )
-    if layout == MIXTURE:
-        return Doubt(
-            because=f"{listed} {are} declared {part.task!r}, and a Softmax gives a part of the "
-            "values, as in a mixture of distributions: its likelihood may lose more",
-            remedies=("metric",),
-        )
-    if layout == QUANTITIES:
-        return Doubt(
-            because=f"only values tell that {listed} {are} scores of classes, and so few numbers "
-            "may be quantities side by side",
-            remedies=("task", "metric"),
         )
     if layout:
         return Doubt(
             because=f"{listed} {are} declared {part.task!r}, and the graph gives boxes there "
             f"(layout {layout!r}): leave the declaration out"
         )
+    if other := _MAY_BE.get(part.settings.get(MAY_BE, "")):
+        if _are_exact(part, expected, got):
+            return None
+        return replace(other, because=other.because.format(listed=listed, are=are, task=part.task))
     if agreement.doubt and not _are_exact(part, expected, got):
         return Doubt(because=agreement.doubt, remedies=("samples", "metric"))
     if part.task == "detections":  # most places are noise that nobody reads

@@ -305,12 +305,11 @@ def test_values_of_a_state_are_compared_within_each_series() -> None:
     series = levels * np.sin(rng.uniform(0, 6, (24, 1)) + np.arange(steps))
     expected = _outputs(series.reshape(-1, 1))
     got = _outputs(np.round(series / 0.5).reshape(-1, 1) * 0.5)
-    part = TaskOutputs(task="values", outputs=("y",), source="declared")
 
-    def judged(count: int = 24, **in_series: int) -> Verdict:
+    def judged(count: int = 24, **length: int) -> Verdict:
+        part = TaskOutputs(task="values", outputs=("y",), source="declared", settings=length)
         known, many = ModelDescription(parts=(part,)), count * steps
-        reference = Reference(expected[:many], {}, known, in_series=in_series)
-        return reference.judge(got[:many])
+        return Reference(expected[:many], {}, known).judge(got[:many])
 
     lost = np.square(np.round(series / 0.5) * 0.5 - series).mean(axis=1) / series.var(axis=1)
     assert np.mean(lost) > 0.1, "a tenth is lost"
@@ -602,3 +601,26 @@ def test_a_picture_is_held_against_the_change_of_its_input() -> None:
     assert "change of its input" in verdict.weak[0]
     fine: list[Outputs] = [{"y": one + 0.001} for one in better]
     assert Reference(expected, {}, known).judge(fine).weak == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "because"),
+    [
+        ({"graph_layout": "fcos", "may_be": "mixture"}, "the graph gives boxes there"),
+        ({"graph_layout": "unknown", "may_be": "boxes"}, "in a layout that is not known"),
+        ({"may_be": "mixture"}, "declared 'values', and a Softmax gives a part"),
+        ({"may_be": "boxes"}, "four numbers beside scores"),
+        ({"may_be": "quantities"}, "may be quantities side by side"),
+        ({"may_be": "a meaning of a later release"}, ""),
+    ],
+)
+def test_a_layout_of_the_graph_comes_before_a_meaning_that_the_values_may_have(
+    settings: dict[str, str], because: str
+) -> None:
+    inputs = _draw(48, 1)
+    expected = _outputs(inputs[:, :3])
+    got = _outputs(inputs[:, :3] + 0.02 * inputs[:, 3:6])
+    part = TaskOutputs(task="values", outputs=("y",), source="declared", settings=settings)
+    weak = Reference(expected, {}, ModelDescription(parts=(part,))).judge(got).weak
+    assert because in " ".join(weak)
+    assert bool(weak) == bool(because)

@@ -81,7 +81,7 @@ def measure_explained(
 
 
 class ValueSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about values; a part may state more, such as the layout of boxes that it looks like.
+    """Facts about values; a part may state more, such as the layout of boxes of the graph.
 
     Attributes:
         residuals: For outputs that reconstruct an input, the remaining difference.

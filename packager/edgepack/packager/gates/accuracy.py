@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from msgspec.structs import replace
-
 from edgepack.packager.gates.texts import DecoderReference
 from edgepack.packager.gates.verdict import MetricCheck, Verdict
 from edgepack.packager.profiles.schema import AccuracyBudgets, keep_of
@@ -23,7 +21,7 @@ from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import FEWEST_FOR_SPREAD, Outputs
 from edgepack.tasks.contract import Agreement, Expected, Measure
 from edgepack.tasks.cross_check import Remedy, find_doubt, is_blind
-from edgepack.tasks.description import IGNORED, SELECTION, UNKNOWN, ModelDescription, TaskOutputs
+from edgepack.tasks.description import IGNORED, SELECTION, ModelDescription, TaskOutputs
 from edgepack.tasks.plain_error import PlainError, measure_errors
 from edgepack.tasks.table import task_of
 
@@ -50,7 +48,6 @@ class Reference:
         budgets: Required shares of each task.
         description: Meaning of the outputs; by default recognized from their values.
         tokens: Of a decoder, the float model on texts, or its continuations of the samples.
-        in_series: Of outputs of a model with a state, settings of values in series.
     """
 
     def __init__(
@@ -59,7 +56,6 @@ class Reference:
         budgets: AccuracyBudgets,
         description: ModelDescription | None = None,
         tokens: DecoderReference | None = None,
-        in_series: Mapping[str, int] = {},
     ) -> None:
         self.expected = tuple(expected)
         known = describe_outputs(self.expected, description)
@@ -69,15 +65,9 @@ class Reference:
         self._tokens = tokens
         self._noise = NoiseMeter(self.expected, self.description)
         by_chains = set(tokens.outputs) if tokens else set()
-        parts = (
-            replace(part, settings={**part.settings, **in_series})
-            if part.task in ("values", UNKNOWN)
-            else part
-            for part in self.description.parts
-        )
         self._parts: list[tuple[TaskOutputs, Expected]] = [
             (part, task_of(part).open(part, self.expected))
-            for part in parts
+            for part in self.description.parts
             if part.task != IGNORED and by_chains.isdisjoint(part.outputs)
         ]
 

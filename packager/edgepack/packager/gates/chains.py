@@ -24,6 +24,7 @@ from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.cross_check import CHAIN_STEPS
+from edgepack.tasks.description import UNKNOWN, ModelDescription
 from edgepack.tasks.intervals import low_of_groups
 from edgepack.text import counted
 
@@ -59,9 +60,16 @@ def count_runs(samples: Samples) -> int:
     return samples.count // samples.steps if samples.states and samples.steps else samples.count
 
 
-def describe_series(samples: Samples) -> dict[str, int]:
-    """Return the settings of values (`ValueSettings`, `CHAIN_STEPS`) in chains of inferences."""
-    return {"steps": samples.steps} if samples.steps else {CHAIN_STEPS: STEPS}
+def describe_series(known: ModelDescription, samples: Samples) -> ModelDescription:
+    """Return the description with the length of series or chains at outputs that are values."""
+    length = {"steps": samples.steps} if samples.steps else {CHAIN_STEPS: STEPS}
+    parts = (
+        replace(part, settings={**part.settings, **length})
+        if part.task in ("values", UNKNOWN)
+        else part
+        for part in known.parts
+    )
+    return replace(known, parts=tuple(parts))
 
 
 def _run_one(run: Run, samples: Samples, index: int) -> Outputs:

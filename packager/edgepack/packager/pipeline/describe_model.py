@@ -10,7 +10,7 @@ from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.progress import Progress
 from edgepack.packager.tasks.findings import LOOKED_AT
 from edgepack.packager.tasks.possible import possible_of
-from edgepack.tasks.cross_check import LOOKS_LIKE, QUANTITIES
+from edgepack.tasks.cross_check import MAY_BE, QUANTITIES
 from edgepack.tasks.description import GUESSED_FROM, UNKNOWN, ModelDescription, TaskOutputs
 
 
@@ -60,5 +60,5 @@ def describe_model(
 def _is_doubtful(part: TaskOutputs) -> bool:
     """Return whether nothing shows the task of outputs, or a build calls the task a guess."""
     is_unknown = part.task == UNKNOWN and part.source == "unknown"
-    is_guess = part.settings.get(LOOKS_LIKE) == QUANTITIES or GUESSED_FROM in part.settings
+    is_guess = part.settings.get(MAY_BE) == QUANTITIES or GUESSED_FROM in part.settings
     return is_unknown or is_guess

@@ -22,6 +22,7 @@ from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.profiles.schema import AccuracyBudgets
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.padding import without_padding
+from edgepack.packager.tasks.describe import describe_outputs
 from edgepack.packager.tensors.decoders import Decoder
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.tasks.arrays import Outputs
@@ -81,8 +82,8 @@ class CandidateJudge:
         self._in_use = self.reference
         if samples.states:
             expected = run_samples(float_run, samples)
-            in_series = describe_series(samples)
-            self._in_use = Reference(expected, budgets, known, in_series=in_series)
+            in_series = describe_series(describe_outputs(expected, known), samples)
+            self._in_use = Reference(expected, budgets, in_series)
         elif samples.mask is not None:
             hidden = self._without_padding(self.reference.expected)
             self._in_use = Reference(hidden, budgets, known)

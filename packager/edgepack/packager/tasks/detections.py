@@ -16,7 +16,7 @@ from edgepack.packager.tasks.findings import Findings
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Outputs
-from edgepack.tasks.cross_check import BOXES, LOOKS_LIKE, UNKNOWN_LAYOUT
+from edgepack.tasks.cross_check import BOXES, GRAPH_LAYOUT, MAY_BE, UNKNOWN_LAYOUT
 from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.detections.decoding import find_boxes, settle
 from edgepack.tasks.detections.layouts import LAYOUTS, DetectionHead
@@ -69,7 +69,7 @@ def _doubt_declared(source: SourceModel, found: FoundHead) -> SourceModel:
     names = found.unknown if found.head is None else found.head.outputs
     layout = UNKNOWN_LAYOUT if found.head is None else found.head.layout
     parts = tuple(
-        replace(part, settings={**part.settings, LOOKS_LIKE: layout})
+        replace(part, settings={**part.settings, GRAPH_LAYOUT: layout})
         if part.task in _MAY_HIDE_BOXES and not set(part.outputs).isdisjoint(names)
         else part
         for part in source.description.parts
@@ -86,8 +86,8 @@ def doubt_boxes(expected: Sequence[Outputs], parts: Sequence[TaskOutputs]) -> It
     """
     for part in parts:
         is_declared = part.source == "declared" and part.task in _MAY_HIDE_BOXES
-        if is_declared and LOOKS_LIKE not in part.settings and boxes_in(expected, part.outputs):
-            part = replace(part, settings={**part.settings, LOOKS_LIKE: BOXES})
+        if is_declared and MAY_BE not in part.settings and boxes_in(expected, part.outputs):
+            part = replace(part, settings={**part.settings, MAY_BE: BOXES})
         yield part
 
 

@@ -21,7 +21,7 @@ from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Floats, Outputs, Tensor
 from edgepack.tasks.classification.measure import ROWS, TOP1, is_one_decision, one_miss
 from edgepack.tasks.contract import LOSS
-from edgepack.tasks.cross_check import LOOKS_LIKE, MIXTURE, QUANTITIES
+from edgepack.tasks.cross_check import MAY_BE, MIXTURE, QUANTITIES
 from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
 from edgepack.tasks.likelihood import are_probabilities, is_distribution
 from edgepack.tasks.unknown.measure import LOGITS, UNLIKE
@@ -71,7 +71,7 @@ def propose(expected: Sequence[Outputs], names: Sequence[str]) -> tuple[TaskOutp
             if _have_winners(name, values):
                 winners.append(name)
         else:
-            doubt = {LOOKS_LIKE: QUANTITIES} if _may_be_quantities(task, values) else {}
+            doubt = {MAY_BE: QUANTITIES} if _may_be_quantities(task, values) else {}
             parts.append(TaskOutputs(task=task, outputs=(name,), source="values", settings=doubt))
     if unknown:
         settings = {"winners": tuple(winners)} if winners else {}
@@ -295,7 +295,7 @@ def doubt_mixtures(source: SourceModel, parts: Sequence[TaskOutputs]) -> Iterato
     for part in parts:
         is_mixed = any(_is_mixed(index, name) for name in part.outputs)
         if part.task in _NO_MIXTURE and part.source == "declared" and is_mixed:
-            yield replace(part, settings={LOOKS_LIKE: MIXTURE, **part.settings})
+            yield replace(part, settings={**part.settings, MAY_BE: MIXTURE})
         else:
             yield part
 
