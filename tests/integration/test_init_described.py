@@ -78,6 +78,17 @@ def test_a_guess_by_values_is_asked_for_and_not_declared(tmp_path: Path) -> None
     assert '# [outputs.y]\n# task = "classification"  # or "values", "ignored"' in text
 
 
+def test_a_single_positive_number_is_offered_as_values_first(tmp_path: Path) -> None:
+    rows = parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        rows (float[1,4] x) => (float[1,1] y) { e = Exp (x) y = ReduceSum (e) }""")
+    onnx.save(rows, tmp_path / "model.onnx")
+    drawn = np.random.default_rng(3).normal(0.0, 1.0, (120, 4)).astype(np.float32)
+    np.savez(tmp_path / "samples.npz", x=drawn)
+    asked = '# [outputs.y]\n# task = "values"  # or "anomaly", "ignored"'
+    assert asked in _init(tmp_path, "samples.npz")
+
+
 def test_a_folder_of_a_language_model_is_described_by_prompts(tmp_path: Path) -> None:
     words = [str(_EXAMPLES / "llama"), "-o", str(tmp_path / "written.toml"), "--calibration"]
     done = CliRunner().invoke(init, [*words, str(_EXAMPLES / "prompts.jsonl")])

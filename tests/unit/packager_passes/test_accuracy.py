@@ -14,7 +14,7 @@ from edgepack.packager.gates.user_metric import evaluate_metric, judge_metric
 from edgepack.packager.profiles.schema import AccuracyBudget, AccuracyBudgets
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.tasks.describe import describe_outputs
-from edgepack.packager.tasks.possible import possible_tasks
+from edgepack.packager.tasks.possible import possible_of, possible_tasks
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.description import ModelDescription, TaskOutputs
 from tests.unit.packager_passes.declaring import declare
@@ -137,10 +137,19 @@ def test_rows_without_a_clear_winner_hold_no_scores() -> None:
         ([a / np.linalg.norm(a) for a in _outputs(9, (1, 24))], ["embedding", "values"]),
         (_outputs(9, (1, 4)), ["values", "classification"]),
         (_outputs(9, (1, 1)), ["values"]),
-        ([np.abs(a) for a in _outputs(9, (1, 1))], ["anomaly", "values"]),
+        ([np.abs(a) for a in _outputs(9, (1, 1))], ["values", "anomaly"]),
         (
             [np.abs(a) for a in _outputs(9, (1, 1, 32, 32), scale=9.0)],
-            ["sums", "depth", "picture", "segmentation", "values"],
+            ["sums", "depth", "picture", "values", "segmentation"],
+        ),
+        (
+            [np.abs(a) for a in _outputs(9, (1, 3, 32, 32), scale=9.0)],
+            ["picture", "values", "sums", "depth", "segmentation"],
+        ),
+        (_outputs(9, (1, 8, 16, 16), scale=9.0), ["segmentation", "values", "picture"]),
+        (
+            [1 / (1 + np.exp(a)) for a in _outputs(9, (1, 1, 16, 16))],
+            ["picture", "segmentation", "threshold", "values", "sums", "depth"],
         ),
         (
             [1 / (1 + np.exp(a)) for a in _outputs(9, (1, 6))],
@@ -167,6 +176,25 @@ def test_a_weak_verdict_lists_the_tasks_that_fit(
     assert weak[0].count("[outputs.y] task = '") == 1
     assert all(f"'{task}'" in weak[0] for task in tasks)
     assert weak[0].count("'") == 2 * (1 + len(tasks))
+
+
+@pytest.mark.parametrize("size", [2, 16])
+def test_a_map_of_a_detector_is_not_offered_as_a_picture_or_classes_first(size: int) -> None:
+    """FCOS gives the distances to the sides of a box, and scores, for each place of a map."""
+    expected: list[Outputs] = [
+        {"sides": np.abs(a), "classes": 1 / (1 + np.exp(b)), "other": c}
+        for a, b, c in zip(
+            _outputs(9, (1, 4, size, size), scale=9.0),
+            _outputs(9, (1, 20, size, size), scale=9.0),
+            _outputs(9, (1, 6, size + 1, size), scale=9.0),
+            strict=True,
+        )
+    ]
+    assert possible_of(expected, "sides")[0] == "values"
+    assert possible_of(expected, "classes")[0] == "threshold"
+    assert possible_of(expected, "other")[0] == ("segmentation" if size > 2 else "values")
+    apart = [{"sides": outputs["sides"]} for outputs in expected]
+    assert possible_of(apart, "sides")[0] == "values", "no picture has four channels"
 
 
 def test_a_short_row_that_was_taken_for_scores_is_told_since_it_may_hold_quantities() -> None:

@@ -9,12 +9,22 @@ from edgepack.tasks.likelihood import are_probabilities
 from edgepack.tasks.values.parts import boxes_in
 from edgepack.tasks.values.strict import FEWEST_IN_MAP, NARROWEST, common_length, is_row
 
+_COLORS = 3
+"""Channels of a picture in color."""
 
-def possible_tasks(values: Sequence[Tensor]) -> tuple[str, ...]:
+_AXES = 4
+"""Of maps: picture, channels, height, width."""
+
+_SIDES = 4
+"""Channels of the distances to the sides of a box."""
+
+
+def possible_tasks(values: Sequence[Tensor], *, is_part_of_boxes: bool = False) -> tuple[str, ...]:
     """Return the tasks that fit an output's shape and values, the likeliest first.
 
     Args:
         values: The float model's, one array a sample.
+        is_part_of_boxes: Whether the output is a map of a detector, see `box_maps`.
     """
     first = values[0]
     is_map = first.ndim > 2 and not is_row(values)
@@ -28,23 +38,59 @@ def possible_tasks(values: Sequence[Tensor]) -> tuple[str, ...]:
     is_share, is_unit = are_probabilities(values), common_length(values) > 0.0
     width = first.shape[-1] if first.ndim else 1
     is_vector = is_unit or (width >= NARROWEST and first.ndim < 4)
-    fits = {
-        "detections": first.ndim > 2 and bool(boxes_in([{"": value} for value in values], ("",))),
-        "embedding": is_unit,
-        "sums": is_map and not is_signed,
-        "depth": is_map and not is_signed,
-        "picture": first.ndim > 3 and is_map,
-        "segmentation": first.ndim > 3 and is_map,
-        "probabilities": is_share and not is_map,
-        "threshold": is_share,
-        "anomaly": first.size == 1 and not is_signed,
-        "values": True,
-        "sound": not is_map and width >= FEWEST_IN_MAP and is_signed,
-        "classification": not is_map and width > 1 and not is_unit,
-        "text": first.ndim == 3 and is_map and not is_unit,
+    is_picture = first.ndim > 3 and is_map
+    channels = min(first.shape[1], first.shape[-1]) if first.ndim > 3 else 1
+    is_level = channels == 1 and not is_share and not is_part_of_boxes
+    has_boxes = first.ndim > 2 and bool(boxes_in([{"": value} for value in values], ("",)))
+    is_of_classes = (is_share or is_signed) and channels != _COLORS
+    fits = {  # Task: whether the task fits, and whether the task is likelier than `values`.
+        "detections": (has_boxes, True),
+        "embedding": (is_unit, True),
+        "sums": (is_map and not is_signed, is_level),
+        "depth": (is_map and not is_signed, is_level),
+        "picture": (is_picture, channels in (1, _COLORS) and not is_part_of_boxes),
+        "segmentation": (is_picture, is_of_classes and not is_part_of_boxes),
+        "probabilities": (is_share and not is_map, True),
+        "threshold": (is_share, True),
+        "values": (True, True),
+        "anomaly": (first.size == 1 and not is_signed, False),
+        "sound": (not is_map and width >= FEWEST_IN_MAP and is_signed, False),
+        "classification": (not is_map and width > 1 and not is_unit, False),
+        "text": (first.ndim == 3 and is_map and not is_unit, False),
     }
-    found = [task for task, is_fitting in fits.items() if is_fitting]
+    found = sorted((task for task in fits if fits[task][0]), key=lambda task: not fits[task][1])
     return tuple(found) if is_unit or not is_vector else (*found, "embedding")
+
+
+def box_maps(outputs: Sequence[Outputs]) -> frozenset[str]:
+    """Return the outputs that are maps of a detector: distances to the four sides of a box for each
+    place (FCOS), and scores of the same places.
+
+    Args:
+        outputs: The float model's, one dict a sample.
+    """
+    maps = {
+        name: [entry[name] for entry in outputs]
+        for name, value in outputs[0].items()
+        if value.ndim == _AXES and value.dtype.kind == "f" and value.size
+    }
+    scores = {name for name, values in maps.items() if are_probabilities(values)}
+    found: set[str] = set()
+    for name, values in maps.items():
+        sizes = _sizes(values)
+        if name in scores or _SIDES not in (sizes[0], sizes[-1]) or float(values[0].min()) < 0.0:
+            continue
+        places = sizes[1:] if sizes[0] == _SIDES else sizes[:-1]
+        beside = {
+            one for one in scores if places in (_sizes(maps[one])[1:], _sizes(maps[one])[:-1])
+        }
+        found |= {name, *beside} if beside else set()
+    return frozenset(found)
+
+
+def _sizes(values: Sequence[Tensor]) -> list[int]:
+    """Return the sizes of a map without its batch."""
+    return list(values[0].shape[1:])
 
 
 def possible_of(outputs: Sequence[Outputs], name: str) -> tuple[str, ...]:
@@ -54,4 +100,5 @@ def possible_of(outputs: Sequence[Outputs], name: str) -> tuple[str, ...]:
         outputs: The float model's, one dict a sample.
         name: The output.
     """
-    return possible_tasks([entry[name] for entry in outputs])
+    is_part_of_boxes = name in box_maps(outputs)
+    return possible_tasks([entry[name] for entry in outputs], is_part_of_boxes=is_part_of_boxes)
