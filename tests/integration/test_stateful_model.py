@@ -20,14 +20,14 @@ from tests.simulators.device import Device
 FEATURES, UNITS, SAMPLES, STEPS = 24, 48, 160, 60
 
 
-def _filter() -> onnx.ModelProto:
+def _filter(after: str = "stateN") -> onnx.ModelProto:
     """Return a recurrent net that follows three hidden levels of a noisy signal."""
     rng = np.random.default_rng(7)
     model = graph_model(
         f"(float[1,{FEATURES}] frame, float[1,{UNITS}] state)"
-        f" => (float[1,3] levels, float[1,{UNITS}] stateN) {{"
+        f" => (float[1,3] levels, float[1,{UNITS}] {after}) {{"
         "a = MatMul(frame, w) b = MatMul(state, u) sum = Add(a, b)"
-        "stateN = Tanh(sum) levels = MatMul(stateN, v) }"
+        f"{after} = Tanh(sum) levels = MatMul({after}, v) }}"
     )
     shapes = {"w": (FEATURES, UNITS), "u": (UNITS, UNITS), "v": (UNITS, 3)}
     for name, (rows, columns) in shapes.items():
@@ -116,3 +116,20 @@ def test_a_refusal_of_a_model_with_series_counts_series(tmp_path: Path, key: Pat
         assert "held-out samples)" not in told
     assert "Accuracy on 10 held-out series" in report
     assert "held out for the verdict, in series of 5" in report
+
+
+def test_an_unnamed_state_that_no_sample_varies_makes_the_verdict_weak(
+    tmp_path: Path, key: Path
+) -> None:
+    model, samples, settings = (tmp_path / name for name in ("m.onnx", "s.npz", "edgepack.toml"))
+    onnx.save(_filter("memory"), model)
+    np.savez(samples, frame=_signal(SAMPLES, 1), state=np.zeros((SAMPLES, 1, UNITS), np.float32))
+    words = ("--profile", "vitisai-xint8", "--calibration", samples, "--config", settings)
+    outputs = '[outputs.levels]\ntask = "values"\n[outputs.memory]\ntask = "ignored"\n'
+    for source, is_weak in ((None, True), ("memory", False)):
+        declared = f'[inputs.state]\nkind = "raw"\nfrom = "{source}"\n' if source else ""
+        settings.write_text(declared + outputs)
+        bundle = tmp_path / f"{source}-1.0.0.edgepack"
+        done = _run("edgepack.cli", "build", model, *words, "--key", key, "-o", bundle)
+        assert ("input 'state' is the same in all" in done.stdout) == is_weak, done.stdout
+        assert ("from = 'memory'" in done.stdout) == is_weak

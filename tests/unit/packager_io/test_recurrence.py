@@ -120,11 +120,11 @@ def test_a_declared_output_must_exist_and_fit() -> None:
         _find(inputs, outputs, {"state": RawInput(fed_from="y")})
 
 
-def _summing(path: Path) -> Path:
+def _summing(path: Path, after: str = "stateN") -> Path:
     """Compute stateN = state / 2 + x, y = stateN * 3."""
     model = graph_model(
-        "(float[1] x, float[1] state) => (float[1] y, float[1] stateN) { kept = Mul(state, half) "
-        "stateN = Add(kept, x) y = Mul(stateN, three) }",
+        f"(float[1] x, float[1] state) => (float[1] y, float[1] {after}) {{ kept = Mul(state, half)"
+        f" {after} = Add(kept, x) y = Mul({after}, three) }}",
         {"half": np.array([0.5], np.float32), "three": np.array([3.0], np.float32)},
     )
     path.write_bytes(model.SerializeToString())
@@ -142,10 +142,16 @@ def _samples(count: int, *, states: list[float] | None = None) -> Samples:
     return Samples(count=count, read=read, source="samples")
 
 
-def _follow(samples: Samples, folder: Path, steps: int = 0) -> OpenedSamples:
+def _follow(
+    samples: Samples,
+    folder: Path,
+    steps: int = 0,
+    after: str = "stateN",
+    fed_from: str | None = None,
+) -> OpenedSamples:
     opened = OpenedSamples(samples=samples, digests=(), notes=("given",))
-    source = load_source(_summing(folder / "summing.onnx"))
-    declared = {"state": RawInput(steps=steps)} if steps else {}
+    source = load_source(_summing(folder / "summing.onnx", after))
+    declared = {"state": RawInput(steps=steps, fed_from=fed_from)}
     states = folder / "states"
     return follow_states(opened, source, declared, folder=states, progress=lambda *told: None)
 
@@ -168,6 +174,29 @@ def test_states_that_were_saved_with_the_samples_are_kept(tmp_path: Path) -> Non
     followed = _follow(_samples(3, states=[7.0, 8.0, 9.0]), tmp_path)
     assert [float(feeds["state"][0]) for feeds in followed.samples] == [7.0, 8.0, 9.0]
     assert len(followed.notes) == 2
+
+
+def test_a_state_with_a_name_of_its_own_is_found_by_the_order_of_the_samples(
+    tmp_path: Path,
+) -> None:
+    states = [0.0]
+    for index in range(19):
+        states.append(states[-1] / 2 + 1.0 + index)
+    followed = _follow(_samples(20, states=states), tmp_path, after="memory")
+    assert followed.samples.states == (State(input="state", output="memory"),)
+    assert "the samples show that" in followed.notes[1]
+    assert not followed.samples.doubt
+    shuffled = _follow(_samples(20, states=states[::-1]), tmp_path, after="memory")
+    assert not shuffled.samples.states
+
+
+def test_a_constant_input_of_an_outputs_shape_makes_verdicts_weak(tmp_path: Path) -> None:
+    followed = _follow(_samples(4), tmp_path, after="memory")
+    assert not followed.samples.states
+    for fact in ("'state'", "from = 'y' or 'memory'", "from = ''"):
+        assert fact in followed.samples.doubt
+    for settled in ("memory", ""):
+        assert not _follow(_samples(4), tmp_path, after="memory", fed_from=settled).samples.doubt
 
 
 def test_a_chain_starts_with_the_samples_state_and_goes_on_with_its_own() -> None:

@@ -64,6 +64,8 @@ def judge_on_holdout(
         verdict = judge.judge(run, at_least=-math.inf)
     else:
         verdict = judge.judge_single(got)
+    if samples.doubt and inputs.metric is None and inputs.labelled is None:
+        verdict = replace(verdict, weak=(*verdict.weak, samples.doubt))
     return HoldoutVerdict(
         verdict=without_dear_forgiveness(verdict),
         count=count,

@@ -45,6 +45,12 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 _SHORT_STATE = re.compile(r"(?P<letter>[hcs])(?P<time>[0n])")
 """`h0` and `hn`, `c0` and `cn`: as PyTorch's recurrent layers name them."""
 
+_FOLLOWED = 16
+"""Pairs of successive samples that show whether an output feeds an input."""
+
+_EQUAL = 1e-3
+"""Greatest difference of equal states, as a share of the states' spread."""
+
 
 class FoundStates(msgspec.Struct, frozen=True, kw_only=True):
     """States found in a model.
@@ -258,25 +264,114 @@ def follow_states(
         BuildError: A declared state does not fit the model, or samples are no whole series.
     """
     found = find_states(source.inputs, source.outputs, declarations)
+    pairs = _unnamed_pairs(source, declarations, found)
+    run = open_as_given(source) if found.states or pairs else None
+    if run is not None and pairs:
+        found = _add_followed(found, opened.samples, pairs, run)
     steps = series_steps(declarations)
-    _check_series(opened.samples, found, steps)
-    if not found.states:
-        return replace(opened, notes=(*opened.notes, *found.notes))
-    run = open_as_given(source)
-    found = confirm_states(found, run, opened.samples.read(0))
-    series = replace(opened.samples, steps=steps)
+    _check_series(opened.samples, found, steps, pairs)
+    doubt = _doubt_constant(opened.samples, pairs, found, run) if run is not None else ""
+    samples = replace(opened.samples, doubt=doubt)
+    if run is None or not found.states:
+        return replace(opened, samples=samples, notes=(*opened.notes, *found.notes))
+    found = confirm_states(found, run, samples.read(0))
+    series = replace(samples, steps=steps)
     samples, notes = carry_states(series, found.states, run, folder, progress)
     return replace(opened, samples=samples, notes=(*opened.notes, *found.notes, *notes))
 
 
-def _check_series(samples: Samples, found: FoundStates, steps: int) -> None:
+def _unnamed_pairs(
+    source: SourceModel, declarations: Mapping[str, InputDeclaration], found: FoundStates
+) -> tuple[State, ...]:
+    """Return pairs of floats of equal shape that neither names nor declarations settle."""
+    fed = {state.input: state.output for state in found.states}
+    if len(source.inputs) < 2:
+        return ()  # nothing would be left to tell one inference from the next
+    return tuple(
+        State(input=spec.name, output=output.name)
+        for spec in source.inputs
+        for output in source.outputs
+        if spec.dtype.startswith("float")
+        and _is_open(declarations.get(spec.name))
+        and spec.name not in fed
+        and output.name not in fed.values()
+        and _fits(spec, output)
+    )
+
+
+def _add_followed(
+    found: FoundStates, samples: Samples, pairs: tuple[State, ...], run: Run
+) -> FoundStates:
+    """Add the pairs whose output is the next sample's input, in the order of the samples."""
+    followed = tuple(pair for pair in pairs if _is_followed(samples, pair, run))
+    inputs, outputs = ([getattr(pair, end) for pair in followed] for end in ("input", "output"))
+    clear = tuple(
+        pair
+        for pair in followed
+        if inputs.count(pair.input) == 1 and outputs.count(pair.output) == 1
+    )
+    notes = (
+        f"Input '{pair.input}' is fed from output '{pair.output}' of the inference before "
+        "(the samples show that)."
+        for pair in clear
+    )
+    states = (*found.states, *clear)
+    if len(states) == len(samples.read(0)):
+        return found
+    return FoundStates(states=states, notes=(*found.notes, *notes))
+
+
+def _is_followed(samples: Samples, pair: State, run: Run) -> bool:
+    """Return True if most of the first samples hold the previous sample's output."""
+    feeds = [samples.read(index) for index in range(min(samples.count, _FOLLOWED + 1))]
+    given = [one[pair.input].astype(np.float64) for one in feeds]
+    if len(feeds) <= _FOLLOWED // 2 or all(np.array_equal(given[0], one) for one in given):
+        return False
+    made = [run(one)[pair.output].astype(np.float64) for one in feeds[:-1]]
+    follow = list(zip(made, given[1:], strict=True))
+    if any(before.shape != after.shape for before, after in follow):
+        return False
+    near = _EQUAL * float(np.std(np.stack(given)))
+    equal = [bool(np.abs(before - after).max(initial=0.0) <= near) for before, after in follow]
+    return 2 * sum(equal) > len(equal)
+
+
+def _doubt_constant(
+    samples: Samples, pairs: tuple[State, ...], found: FoundStates, run: Run
+) -> str:
+    """Return why the samples may lack a state: an input is always the same, and an output fits."""
+    fed = {state.input for state in found.states}
+    first = samples.read(0)
+    made = run(first) if pairs else {}
+    for name in dict.fromkeys(pair.input for pair in pairs if pair.input not in fed):
+        fit = [
+            f"'{pair.output}'"
+            for pair in pairs
+            if pair.input == name and made[pair.output].shape == first[name].shape
+        ]
+        if not fit or samples.count < 2 or not _is_one_value(samples, name):
+            continue
+        names = " or ".join(fit)
+        return (
+            f"input '{name}' is the same in all {samples.count} samples and may be a state, since "
+            f"{names} has its shape: later inferences were not evaluated. To settle it: "
+            f"[inputs.{toml_key(name)}] kind = 'raw' and from = {names} in edgepack.toml, or "
+            "from = '' if no output feeds it"
+        )
+    return ""
+
+
+def _check_series(
+    samples: Samples, found: FoundStates, steps: int, pairs: tuple[State, ...]
+) -> None:
     if not steps:
         return
     if not found.states:
+        output = pairs[0].output if pairs else "OUTPUT"
         raise BuildError(
             f"steps = {steps} is declared, and the model has no state",
             found_in="inputs",
-            remedy='from = "OUTPUT" in the section of the input that an output feeds',
+            remedy=f'from = "{output}" in the section of the input that an output feeds',
         )
     if samples.count % steps:
         raise BuildError(

@@ -70,6 +70,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         most_answer_tokens: Of an answer so many tokens at its end are evaluated, at most.
         steps: Samples of a series, which begins with a fresh state; the samples are whole series.
             0 where no one states that.
+        doubt: Why a verdict on the samples is weak, with the remedy; "" without a reason.
     """
 
     count: int
@@ -84,6 +85,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     answers: Callable[[int], int] | None = None
     most_answer_tokens: int = sys.maxsize
     steps: int = 0
+    doubt: str = ""
 
     def __iter__(self) -> Iterator[Feeds]:
         return (self.read(index) for index in range(self.count))
