@@ -4,6 +4,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Container, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,14 +94,10 @@ def find_constants(root: Path = ROOT) -> Iterator[Constant]:
     """
     for folder in FOLDERS:
         for file in sorted((root / folder).rglob("*.py")):
-            numbers: dict[str, object] = {}
-            place = str(file.relative_to(root))
+            numbers, place = _numbers(file, root), str(file.relative_to(root))
             for statement in ast.parse(file.read_text(encoding="utf-8")).body:
                 for name, value in _assigned(statement):
-                    if not _is_numeric(value, numbers):
-                        continue
-                    numbers[name] = _evaluate(value, numbers)
-                    if not _LIMIT_BY_NAME.fullmatch(name):
+                    if _is_numeric(value, numbers) and not _LIMIT_BY_NAME.fullmatch(name):
                         yield Constant(place, name, numbers[name])
                 for name, value in _defaults(statement):
                     if _decides(value) and not _LIMIT_BY_NAME.fullmatch(name):
@@ -152,6 +149,29 @@ def _defaults(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
                 yield f"{statement.name}.{name}", value
 
 
+def _imported(statement: ast.stmt, root: Path) -> dict[str, object]:
+    """Return the numbers that a statement imports from another module of the project."""
+    if not isinstance(statement, ast.ImportFrom) or not statement.module:
+        return {}
+    path = Path(*statement.module.split(".")).with_suffix(".py")
+    tops = dict.fromkeys(folder.partition("/")[0] for folder in FOLDERS)
+    file = next((one for top in tops if (one := root / top / path).exists()), None)
+    known = _numbers(file, root) if file else {}
+    return {one.asname or one.name: known[one.name] for one in statement.names if one.name in known}
+
+
+@cache
+def _numbers(file: Path, root: Path) -> dict[str, object]:
+    """Return the numbers at the top of a module."""
+    numbers: dict[str, object] = {}
+    for statement in ast.parse(file.read_text(encoding="utf-8")).body:
+        numbers |= _imported(statement, root)
+        for name, value in _assigned(statement):
+            if _is_numeric(value, numbers):
+                numbers[name] = _evaluate(value, numbers)
+    return numbers
+
+
 def _assigned(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
     """Yield each name that a statement assigns, with its value."""
     if isinstance(statement, ast.AnnAssign) and statement.value is not None:
@@ -160,7 +180,7 @@ def _assigned(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
         target, value = statement.targets[0], statement.value
         pairs = [(target, value)]
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-            pairs = list(zip(target.elts, value.elts, strict=True))
+            pairs = list(zip(target.elts, value.elts, strict=False))
     else:
         return
     for target, value in pairs:

@@ -20,6 +20,12 @@ from benchmarks.task_kinds.kind import Half
 QUESTIONS: Mapping[str, tuple[str, ...]] = {
     "boxes": ("agent/edgepack/tasks/detections/layouts.py:MOST_FOUND",),
     "caches": ("packager/edgepack/packager/stages/cache_check.py:_MOST_LOST",),
+    "distances": ("agent/edgepack/tasks/cross_check.py:_MOST_IN_DISTANCE",),
+    "extremes": (
+        "packager/edgepack/packager/samples/coverage.py:TAIL",
+        "packager/edgepack/packager/samples/coverage.py:_BEYOND_SHARE",
+        "packager/edgepack/packager/samples/coverage.py:_MOST_SCALED",
+    ),
     "masks": (
         "packager/edgepack/packager/stages/fixed_stages.py:_FLOAT_ERROR",
         "packager/edgepack/packager/stages/fixed_stages.py:_TOLERANCE",

@@ -53,7 +53,8 @@ The verdicts on these models read the constant: models that it may have been cho
 _ANSWERS = """
 ## Questions whose answer is known
 
-Models that are sound, and models with a fault that a script put into them.
+Models that are sound, and models with a fault that a script put into them. Constants were chosen
+beside the developed models, and tested on the independent models.
 
 - *denied*: cases that are answered with no, and yes is right.
 - *taken*: cases that are answered with yes, and no is right.
@@ -192,12 +193,21 @@ def _row(key: str, factor: str, halves: Sequence[Sequence[Count]]) -> str:
     return f"| {' | '.join([f'`{key}`', factor, *map(str, sums)])} |\n"
 
 
+def _list_models(cases: Sequence[str]) -> str:
+    """Return the models of cases, whose names may go on with a comma and the variant."""
+    return ", ".join(dict.fromkeys(name.partition(", ")[0] for name in cases))
+
+
 def _describe(answered: Answered) -> str:
-    """Return the table of a question, and its wrongly answered cases."""
+    """Return the models of a question, its table, and its wrongly answered cases."""
     halves = [half for half in HALVES if half in answered.cases]
+    models = (
+        f"{half.capitalize()} models: {_list_models(answered.cases[half])}." for half in halves
+    )
     columns = ("yes is right", "denied", "no is right", "taken")
     heads = ["constant", "value", *(f"{half}: {name}" for half in halves for name in columns)]
-    text = f"### {answered.question}\n\n| {' | '.join(heads)} |\n|{' --- |' * len(heads)}\n"
+    text = f"### {answered.question}\n\n" + "\n".join(models)
+    text += f"\n\n| {' | '.join(heads)} |\n|{' --- |' * len(heads)}\n"
     for name, tallies in answered.tallies.items():
         key, _, factor = (name, "", "") if name == AS_IT_IS else name.rpartition(" ")
         counts = [
@@ -208,6 +218,6 @@ def _describe(answered: Answered) -> str:
         ]
         text += f"| {' | '.join([f'`{key}`', factor, *counts])} |\n"
     wrong = [
-        f"- `{name}`: {', '.join(cases)}.\n" for name, cases in answered.wrong.items() if cases
+        f"- `{name}`: {'; '.join(cases)}.\n" for name, cases in answered.wrong.items() if cases
     ]
     return f"{text}\nAnswered wrongly:\n\n{''.join(wrong)}" if wrong else text

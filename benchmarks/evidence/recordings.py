@@ -27,7 +27,7 @@ from onnxruntime.quantization import (
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from benchmarks.task_kinds.cells import write_task
-from benchmarks.task_kinds.kind import Half, Kind, TaskModel
+from benchmarks.task_kinds.kind import Half, Kind
 from edgepack.bundle.golden import Golden, compare_outputs
 from edgepack.decoding import decode_json
 from edgepack.durable import write_file
@@ -215,7 +215,7 @@ class _Made(msgspec.Struct, frozen=True, kw_only=True):
 
 def _digest_sources(kind: Kind) -> str:
     made_by = Path(inspect.getfile(getattr(kind.make, "func", kind.make)))
-    steps = inspect.getsource(_make) + inspect.getsource(_quantize)
+    steps = inspect.getsource(_make) + inspect.getsource(quantize)
     content = f"{made_by.read_text(encoding='utf-8')}{steps}{RECIPES}"
     return hashlib.sha256(content.encode()).hexdigest()
 
@@ -237,7 +237,7 @@ def _make(kind: Kind, folder: Path) -> dict[str, float]:
     for recipe in RECIPES:
         path = _path_of(folder, recipe)
         with suppress(*_FAILURES):
-            _quantize(recipe, model, path, task)
+            quantize(recipe, model, path, task.calibration[:64])
             truths[recipe] = task.measure(open_plain(path)) / best
     return truths
 
@@ -321,14 +321,22 @@ class RecordedRun:
 
 
 class _Reader(CalibrationDataReader):  # type: ignore[misc]
-    def __init__(self, task: TaskModel) -> None:
-        self._left = iter(task.calibration[:64])
+    def __init__(self, calibration: Sequence[Feeds]) -> None:
+        self._left = iter(calibration)
 
     def get_next(self) -> Feeds | None:
         return next(self._left, None)
 
 
-def _quantize(recipe: str, model: Path, path: Path, task: TaskModel) -> None:
+def quantize(recipe: str, model: Path, path: Path, calibration: Sequence[Feeds]) -> None:
+    """Write a variant of a model by ONNX Runtime.
+
+    Args:
+        recipe: One of `RECIPES`.
+        model: The float model.
+        path: The variant.
+        calibration: Samples for ranges.
+    """
     if recipe.startswith("weights"):
         largest = 2 ** (int(recipe.split()[-2]) - 1) - 1
         loaded = onnx.load(model)
@@ -347,7 +355,7 @@ def _quantize(recipe: str, model: Path, path: Path, task: TaskModel) -> None:
         quantize_static(
             str(prepared),
             str(path),
-            _Reader(task),
+            _Reader(calibration),
             quant_format=QuantFormat.QDQ,
             per_channel="per channel" in recipe,
             activation_type=QuantType.QUInt16 if "a16" in recipe else QuantType.QUInt8,

@@ -16,6 +16,7 @@ from benchmarks.evidence.constants import (
     Constant,
     find_constants,
     find_faults,
+    module_of,
     read_list,
 )
 from benchmarks.evidence.known import QUESTIONS, Case, ask
@@ -31,8 +32,8 @@ def test_each_constant_that_decides_a_verdict_is_listed() -> None:
 
 
 def test_a_planted_constant_of_each_folder_is_a_fault(tmp_path: Path) -> None:
-    for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, tmp_path / folder)
+    for top in ("agent", "fleet", "packager"):
+        shutil.copytree(ROOT / top, tmp_path / top, ignore=shutil.ignore_patterns("*.pyc"))
     files = [min((tmp_path / folder).rglob("*.py")) for folder in FOLDERS]
     for file in files:
         file.write_text(f"{file.read_text()}\n_PLANTED = 0.37\n")
@@ -83,6 +84,17 @@ def test_a_number_without_a_name_that_decides_is_a_fault(
     file.write_text(f"{line}\n")
     faults = [fault for fault in find_faults(tmp_path) if fault.startswith(f"{FOLDERS[0]}/planted")]
     assert len(faults) == is_fault
+
+
+def test_a_constant_computed_of_an_imported_one_is_found(tmp_path: Path) -> None:
+    for folder, line in (
+        (FOLDERS[1], "LOSS = 0.01"),
+        (FOLDERS[0], f"from {module_of(FOLDERS[1])}.a import LOSS as LOST\n_PLANTED = 2.0 - LOST"),
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.py").write_text(f"{line}\n")
+    found = {one.name: one.value for one in find_constants(tmp_path)}
+    assert found == {"LOSS": 0.01, "_PLANTED": 1.99}
 
 
 def test_constants_of_known_answers_are_measured() -> None:
