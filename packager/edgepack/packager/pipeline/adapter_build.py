@@ -50,7 +50,7 @@ from edgepack.packager.gates.tolerances import derive_agreements, derive_toleran
 from edgepack.packager.gates.verdict_notes import describe_verdict
 from edgepack.packager.graph.adapter_branches import add_branches, fill_branches
 from edgepack.packager.graph.model_files import load_model, save_model
-from edgepack.packager.pipeline.build_samples import OpenedBuild, open_build_samples
+from edgepack.packager.pipeline.build_samples import OpenedBuild, add_reference, open_build_samples
 from edgepack.packager.pipeline.holdout_verdict import judge_on_holdout
 from edgepack.packager.pipeline.open_model import declare
 from edgepack.packager.pipeline.publication import BuildResult, Closing, close_build
@@ -130,6 +130,7 @@ def build_adapter(request: BuildRequest, progress: Progress) -> BuildResult:
         source, weak = _open_reference(request, base, adapter, work, progress)  # 3
         source = declare(source, request, work)
         samples = open_build_samples(request, source, (), work, progress)
+        samples = add_reference(samples, request, source)
         opened = OpenedBuild(request=request, source=_named_as(source, adapter), samples=samples)
         prepared = PreparedVariants(
             variants=_prepare(opened, base, adapter, weak, work, progress)  # 4

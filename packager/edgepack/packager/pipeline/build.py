@@ -36,6 +36,7 @@ from edgepack.packager.pipeline.adapter_build import build_adapter
 from edgepack.packager.pipeline.build_samples import (
     BuildSamples,
     OpenedBuild,
+    add_reference,
     open_build_samples,
 )
 from edgepack.packager.pipeline.check_request import CheckedRequest, check_request
@@ -84,6 +85,7 @@ def _build(checked: CheckedRequest, request: BuildRequest, progress: Progress) -
             source = open_model(request, checked.profiles, work, watched)  # 2
             request, source = add_folder_facts(request, source)
             samples = open_build_samples(request, source, checked.profiles, work, watched)  # 3
+            samples = add_reference(samples, request, source)
         opened = OpenedBuild(request=request, source=source, samples=samples)
         prepared = prepare_variants(opened, checked, work, process, progress)  # 4
         progress(BuildStep(what="writing the bundle"))

@@ -56,7 +56,8 @@ class BuildSamples(msgspec.Struct, frozen=True, kw_only=True):
         labelled: The held-out samples with their labels; None where none were given.
         captured: Samples that devices captured.
         reference: Features that devices measure drift by; empty if samples are random, or the
-            bundle is encrypted.
+            bundle is encrypted, or before `add_reference`.
+        are_real: Whether no samples were drawn.
     """
 
     opened: OpenedSamples
@@ -70,6 +71,7 @@ class BuildSamples(msgspec.Struct, frozen=True, kw_only=True):
     labelled: LabelledSamples | None = None
     captured: CapturedSamples = CapturedSamples()
     reference: tuple[Feature, ...] = ()
+    are_real: bool
 
 
 class OpenedBuild(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,13 +152,6 @@ def open_build_samples(
     if not request.leave_out_pictures:
         pictures, told_of_pictures = choose_pictures(split.held_out, places)
         notes += [told_of_pictures] if told_of_pictures else []
-    reference: tuple[Feature, ...] = ()
-    if request.encrypt_to:
-        notes.append(
-            "Devices measure no drift: an encrypted bundle states no mean of its samples' values."
-        )
-    elif not opened.is_random and not (evaluation is not None and evaluation.is_random):
-        reference = draw_reference(source, split, float_source)
     ranged = split.calibration
     input_values = describe_inputs(ranged, source.inputs, request.declarations)
     doubts: tuple[str, ...] = ()
@@ -175,9 +170,28 @@ def open_build_samples(
         float_source=float_source,
         notes=(*source.notes, *notes),
         captured=captured,
-        reference=reference,
         labelled=labelled,
+        are_real=not opened.is_random and not (evaluation is not None and evaluation.is_random),
     )
+
+
+def add_reference(
+    samples: BuildSamples, request: BuildRequest, source: SourceModel
+) -> BuildSamples:
+    """Return samples with the features that devices measure drift by, for a bundle.
+
+    Raises:
+        BuildError: The float model does not run on a sample.
+    """
+    if request.encrypt_to:
+        note = (
+            "Devices measure no drift: an encrypted bundle states no mean of its samples' values."
+        )
+        return replace(samples, notes=(*samples.notes, note))
+    if not samples.are_real:
+        return samples
+    drawn = draw_reference(source, samples.split, samples.float_source)
+    return replace(samples, reference=drawn)
 
 
 def _add_captured(
