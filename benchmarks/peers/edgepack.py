@@ -18,7 +18,7 @@ from benchmarks.packager.contestants import BY_METHOD, CALIBRATION_METHODS, WITH
 from benchmarks.peers.arguments import BUNDLE_FOLDER, TOLD_FILE, Given, refuse, run_setting
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.bundle.manifest import COMPONENT, MANIFEST_FILE, Accuracy, decode_manifest
-from edgepack.cli import main
+from edgepack.cli import run_command
 from edgepack.tasks.details import TASK_KEPT, VALUE_LOW
 
 PROFILES = ("cpu", "cpu-vnni", "openvino-cpu", "qnn-htp", "qnn-htp-a8w8", "vitisai-xint8")
@@ -92,7 +92,7 @@ def _run(arguments: Sequence[str]) -> None:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            main()
+            run_command()
     except SystemExit as ended:
         if ended.code == 1:
             refuse(_reason(said.getvalue()))

@@ -7,13 +7,14 @@ import gc
 import importlib
 import os
 import sys
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
 from edgepack.agent.runtime.quiet_loading import without_log_lines
 from edgepack.core_files import forbid_core_files
 from edgepack.errors import EdgepackError
+from edgepack.quick_exit import run_to_exit
 
 _OBJECTS_A_COLLECTION = 50_000
 """New objects after which Python looks for cycles. After each 700, its default, that took 7 % of
@@ -136,7 +137,7 @@ def cli() -> None:
     """
 
 
-def main() -> None:
+def run_command() -> None:
     """Run the command; an `EdgepackError` becomes a message on stderr and exit code 1.
 
     A system error about a file or folder of the command is reported likewise.
@@ -154,6 +155,11 @@ def main() -> None:
         mark = click.style("error:", fg="red", bold=True)
         click.echo(f"{mark} {said}", err=True, color=color)
         sys.exit(1)
+
+
+def main() -> NoReturn:
+    """Run the command and end the process."""
+    run_to_exit(run_command)
 
 
 def _check_arguments(words: list[str]) -> None:

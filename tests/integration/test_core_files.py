@@ -19,7 +19,7 @@ import ctypes, sys
 from pathlib import Path
 sys.argv = ["edgepack", "keys", "show", sys.argv[1]]
 try:
-    main()
+    run_command()
 except SystemExit:
     pass
 print("dumpable", ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))
@@ -38,7 +38,7 @@ def core_limit(pid: int) -> str:
 
 @pytest.mark.parametrize("program", ["edgepack.cli", "edgepack.agent.cli.commands"])
 def test_programs_that_load_keys_forbid_core_files_first(program: str) -> None:
-    script = f"from {program} import main\n{DUMPABLE}"
+    script = f"from {program} import run_command\n{DUMPABLE}"
     done = subprocess.run(
         [sys.executable, "-c", script, "--help"],
         capture_output=True,

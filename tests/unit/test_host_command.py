@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from edgepack.cli import main
+from edgepack.cli import run_command
 
 _THREADS = "OPENBLAS_NUM_THREADS"
 
@@ -19,6 +19,6 @@ def test_linear_algebra_gets_one_thread_unless_somebody_says_otherwise(
         monkeypatch.delenv(_THREADS)
     monkeypatch.setattr(sys, "argv", ["edgepack", "--version"])
     with pytest.raises(SystemExit) as ended:
-        main()
+        run_command()
     assert ended.value.code == 0
     assert os.environ[_THREADS] == expected

@@ -25,5 +25,5 @@ def test_no_color_asks_for_plain_messages(
     monkeypatch.setattr(click, "echo", echo)
     monkeypatch.setenv("NO_COLOR", wanted)
     with pytest.raises(SystemExit):
-        program.main()
+        program.run_command()
     assert told == [color, color]

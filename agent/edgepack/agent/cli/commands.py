@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -30,6 +31,7 @@ from edgepack.durable import is_disk_fault
 from edgepack.errors import EdgepackError
 from edgepack.json_text import json_text
 from edgepack.key_place import check_key_place, into_work_tree_option
+from edgepack.quick_exit import run_to_exit
 from edgepack.setting_options import Number
 from edgepack.text import counted
 
@@ -293,7 +295,7 @@ for command in (bench, doctor, eim, env, explain, generate, infer, other_fleet, 
     cli.add_command(command)
 
 
-def main() -> None:
+def run_command() -> None:
     """Run the command; errors go to stderr, with exit code 1 (2 for wrong usage)."""
     forbid_core_files()
     os.umask(0o022)  # The state folder's own mode says who may look into it.
@@ -309,3 +311,8 @@ def main() -> None:
 
         click.echo(f"error: {disk_error(error, 'a file')}", err=True)
         sys.exit(1)
+
+
+def main() -> NoReturn:
+    """Run the command and end the process."""
+    run_to_exit(run_command)
