@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from edgepack.tasks.arrays import FEWEST_FOR_SPREAD, Outputs, Tensor, are_whole
+from edgepack.tasks.arrays import FEWEST_FOR_SPREAD, Floats, Outputs, Tensor, are_whole
 from edgepack.tasks.contract import LOSS, Agreement, Expected, Measure
 from edgepack.tasks.decibels import flat_pair
 from edgepack.tasks.description import GUESSED_FROM, UNKNOWN, TaskOutputs
@@ -23,6 +23,7 @@ from edgepack.tasks.values.measure import measure_explained
 from edgepack.tasks.values.series import measure_series
 from edgepack.tasks.values.strict import (
     NARROWEST,
+    ROUNDED,
     is_row,
     measure_columns,
     measure_peaks,
@@ -239,7 +240,7 @@ def _errors(
                 "they tell (log loss)"
             )
         if not are_shares and is_row(wanted):
-            column = measure_columns(name, wanted, given)
+            column = _measure_columns(name, wanted, given)
             if column is not None and _surely_lost(column[0]) > far:
                 yield f"output '{name}', and yet: {column[0].words}"
         elif part.task == "values" and measure_peaks(name, wanted, given) is None:
@@ -247,6 +248,15 @@ def _errors(
                 band = measure_slices(name, wanted, given, axis)
                 if band is not None and _surely_lost(band) > far:
                     yield f"output '{name}', and yet: {band.words}"
+
+
+def _measure_columns(
+    name: str, expected: Sequence[Tensor], got: Sequence[Tensor]
+) -> tuple[Measure, Floats] | None:
+    """Measure all columns that vary by more than the rounding of the output's type."""
+    if expected[0].dtype == np.float16:
+        return measure_columns(name, expected, got)
+    return measure_columns(name, expected, got, ROUNDED)
 
 
 def _mean_square_error(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float:
@@ -309,7 +319,8 @@ def _doubt_distances(
             continue
         if measure_relative(name, wanted, given) is not None:
             continue
-        found = (measure_columns if wanted[0].size > 1 else measure_explained)(name, wanted, given)
+        measure = _measure_columns if wanted[0].size > 1 else measure_explained
+        found = measure(name, wanted, given)
         if found is not None and (lost := 1.0 - found[0].value) > _MOST_IN_DISTANCE:
             kept = found[0].words or f"{found[0].metric} {found[0].value:.4f} of output '{name}'"
             return Doubt(

@@ -245,3 +245,19 @@ def test_a_row_behind_a_sigmoid_is_probabilities(
     onnx.save(model, tmp_path / "model.onnx")
     found = find_shares(load_source(tmp_path / "model.onnx"), values, ["y"])
     assert [part.task for part in found] == task
+
+
+@pytest.mark.parametrize("width", [2, 20])
+def test_columns_that_vary_little_beside_their_level_must_keep_their_variance(width: int) -> None:
+    """Compare coordinates of a town, whose variance is lost in 16 bits for all columns."""
+    rng = np.random.default_rng(6)
+    level = np.linspace(11.5, 48.1, width)
+    given = [(level + rng.normal(0, 1.6e-4, (1, width))).astype(np.float32) for _ in range(_COUNT)]
+    coarse = [np.round(value / 5.6e-4).astype(np.float32) * np.float32(5.6e-4) for value in given]
+    _, doubt = _measure(_part("values"), given, coarse)
+    assert "of column" in doubt, doubt
+    exact = [value + np.float32(4e-6) for value in given]
+    assert not _measure(_part("values"), given, exact)[1]
+    halves = [value.astype(np.float16) for value in given]
+    near = [value + np.float16(value.max() / 1024) for value in halves]
+    assert "of column" not in _measure(_part("values"), halves, near)[1]

@@ -59,18 +59,25 @@ MAGNITUDES = 20.0
 _CONSTANT = 2.0**-20
 """Share of a column's mean square below which its variance is the rounding of 16-bit floats."""
 
+ROUNDED = 2.0**-40
+"""The same of 32-bit floats, with three bits to spare: coordinates of a town vary by 1e-11."""
+
 MOST_LOST = 2.0
 """Of one sample, in its own spread: beyond it is lost, and the mean over samples stays one."""
 
 
 def measure_columns(
-    output: str, expected: Sequence[Tensor], got: Sequence[Tensor]
+    output: str,
+    expected: Sequence[Tensor],
+    got: Sequence[Tensor],
+    constant: float = _CONSTANT,
 ) -> tuple[Measure, Floats] | None:
     """Measure the variance between samples of the worst column.
 
     Args:
         output: Its name.
         expected, got: The float model's values and others, an array per sample.
+        constant: Share of a column's mean square up to which its variance does not count.
 
     Returns:
         The measure and the loss of each sample, mean over columns; None where samples are few or
@@ -82,7 +89,7 @@ def measure_columns(
     want, have = pair
     variances = (want - want.mean(axis=0)) ** 2
     whole = variances.sum(axis=0)
-    varies = whole > _CONSTANT * (want**2).sum(axis=0)
+    varies = whole > constant * (want**2).sum(axis=0)
     if not varies.any():
         return None
     errors = (have - want) ** 2
