@@ -219,9 +219,10 @@ def test_samples_are_needed_where_a_profile_calibrates(material: Path, tmp_path:
     assert "error: profile 'cpu' calibrates and no samples were given" in done.stderr
     assert "try: --calibration PATH" in done.stderr
     folder = write_folder(tmp_path / "llama", "llama")
-    done = _run(material, "build", str(folder), "--profile", "cpu-int4", *key, "-o", output)
-    assert done.returncode == 1
-    assert "try: --calibration prompts.jsonl" in done.stderr
+    for words in (("cpu-int4",), ("fp32",), ("cpu-int4", "--calibration", "random:9")):
+        done = _run(material, "build", str(folder), "--profile", *words, *key, "-o", output)
+        assert done.returncode == 1
+        assert "try: --calibration prompts.jsonl" in done.stderr
 
 
 def test_a_float_profile_needs_no_samples_and_says_what_took_their_place(

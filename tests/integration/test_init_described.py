@@ -1,9 +1,11 @@
 """`edgepack init` with samples writes the build's view of the outputs."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from click.testing import CliRunner
 from onnx import parser
 
@@ -96,3 +98,18 @@ def test_a_folder_of_a_language_model_is_described_by_prompts(tmp_path: Path) ->
     declared = read_config(tmp_path / "written.toml").outputs
     assert {name: one.task for name, one in declared.items()} == {"logits": "tokens"}
     assert "present" not in (tmp_path / "written.toml").read_text()
+
+
+def test_a_file_in_another_folder_names_model_and_samples(
+    tmp_path: Path, key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(_EXAMPLES / "llama", tmp_path / "talker")
+    shutil.copy(_EXAMPLES / "prompts.jsonl", folder)
+    monkeypatch.chdir(folder)
+    words = [".", "-o", "../written.toml", "--calibration", "prompts.jsonl"]
+    done = CliRunner().invoke(init, words)
+    assert done.exit_code == 0, done.output
+    config = tmp_path / "written.toml"
+    assert read_config(config).model.name == "talker"
+    built = build(Path(), profiles=["fp32"], config=config, key=key, version="1.0.0", output="out")
+    assert "of the folder talker:" in " ".join(built.report.notes)

@@ -1,5 +1,6 @@
 """The commands `edgepack build` and `edgepack init`."""
 
+import os
 import shlex
 import signal
 import sys
@@ -31,6 +32,7 @@ from edgepack.packager.pipeline.publication import BuildResult
 from edgepack.packager.pipeline.request import BuildOptions, Option, derive_request
 from edgepack.packager.profiles.schema import Preference
 from edgepack.packager.progress import BuildStep
+from edgepack.packager.samples.files import RANDOM_PREFIX
 from edgepack.packager.search.combinations import parse_searched
 from edgepack.packager.search.journal import journal_folder
 from edgepack.packager.source.fixed_inputs import parse_value
@@ -215,7 +217,8 @@ def init(model: Path, output: Path, calibration: str) -> None:
         apart.mkdir()
         given = (model, calibration, apart, progress)
         described, possible = describe_model(*given) if calibration else (None, {})
-    text = template(model.name, source.inputs, shapes, described, possible, calibration)
+    beside = _relative_to(output.parent, calibration)
+    text = template(model.absolute().name, source.inputs, shapes, described, possible, beside)
     if output.exists():
         raise BuildError(f"{output} is there already", remedy="name another file with -o")
     try:
@@ -228,6 +231,13 @@ def init(model: Path, output: Path, calibration: str) -> None:
     click.echo(f"Wrote {output}. Complete [inputs] and [calibration], then:")
     named = "" if output == Path(CONFIG_FILE) else f" --config {_as_argument(output)}"
     click.echo(f"  edgepack build {_as_argument(model)}{named} --key release.key")
+
+
+def _relative_to(folder: Path, calibration: str) -> str:
+    """Return the path of samples as a file in the folder names the samples."""
+    if not calibration or calibration.startswith(RANDOM_PREFIX) or Path(calibration).is_absolute():
+        return calibration
+    return os.path.relpath(calibration, folder)
 
 
 def _as_argument(path: Path) -> str:

@@ -291,5 +291,5 @@ def _check_sizes(source: SourceModel) -> None:
         raise BuildError(
             "random samples need fixed shapes, and these inputs leave sizes open: "
             + ", ".join(map(str, open_inputs)),
-            remedy=suggest_shapes(source),
+            remedy=GIVE_PROMPTS if source.texts is not None else suggest_shapes(source),
         )

@@ -199,7 +199,8 @@ def _build(
     return OpenedDecoder(
         model=model,
         config=compose_genai_config(wiring, sampling),
-        note=f"Built from the weights of the folder {folder.name}: {document['architectures'][0]}, "
+        note=f"Built from the weights of the folder {folder.absolute().name}: "
+        f"{document['architectures'][0]}, "
         f"{shape.layers} layers, context {shape.context} tokens, opset {OPSET}"
         f"{', tied embeddings' if shape.is_tied else ''}.",
         places=graph.places,
