@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.packager.contestants import Contestant
+from benchmarks.packager.contestants import OWN, Contestant
 from benchmarks.packager.environments import Environment
 from benchmarks.packager.measured_child import Measured, last_words, run_measured
 from benchmarks.packager.records import Outcome, Prediction, Record, Store, Subject, cache_key
@@ -203,6 +203,10 @@ def _command(
     command += ["--model", task.model, "--calibration-folder", prepared.calibration_folder]
     command += ["--setting", contestant.setting, "--output", output]
     command += ["--metric", f"benchmarks.tasks.{task.name}:score_development"]
+    if task.declared and contestant.peer == OWN:
+        config = output.with_name("edgepack.toml")
+        config.write_text(task.declared)
+        command += ["--config", config]
     if contestant.shapes:
         for name, shape in task.shapes.items():
             command += ["--shape", f"{name}={','.join(map(str, shape))}"]

@@ -36,6 +36,7 @@ class Given:
             documentation.
         metric: `module:function`, the task's metric over samples that the benchmark does not
             print, for the settings that say so.
+        config: What a user of edgepack declares, an edgepack.toml; None for nothing.
         output: Where the model goes, a file.
     """
 
@@ -43,6 +44,7 @@ class Given:
     calibration_folder: Path
     shapes: dict[str, tuple[int, ...]]
     metric: str
+    config: Path | None
     output: Path
 
     def samples(self) -> Iterator[Feeds]:
@@ -69,6 +71,7 @@ def run_setting(settings: Mapping[str, Setting]) -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--shape", type=_shape, action="append", default=[])
     parser.add_argument("--metric", default="")
+    parser.add_argument("--config", type=Path)
     given = parser.parse_args()
     settings[given.setting](
         Given(
@@ -76,6 +79,7 @@ def run_setting(settings: Mapping[str, Setting]) -> None:
             calibration_folder=given.calibration_folder,
             shapes=dict(given.shape),
             metric=given.metric,
+            config=given.config,
             output=given.output,
         )
     )

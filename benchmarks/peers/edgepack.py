@@ -1,4 +1,5 @@
-"""edgepack itself: `edgepack build` with a model, a calibration folder and a profile only.
+"""edgepack itself: `edgepack build` with a model, a calibration folder and a profile only, and with
+what the task's metric ignores.
 
 The settings `…+metric` also name the task's own metric over its development set, which the
 benchmark does not print; `calibrated-by-METHOD` try that calibration method alone, by a profile of
@@ -48,6 +49,8 @@ def build(given: Given, *, profile: str | Path, options: Sequence[str] = ()) -> 
         write_key_pair(generate_key(), key.with_suffix(""))
     command: list[str | Path] = ["build", given.model, "--profile", profile, "--key", key]
     command += ["--calibration", given.calibration_folder, "--version", "1.0.0", "-o", bundle]
+    if given.config is not None:
+        command += ["--config", given.config]
     for name, shape in given.shapes.items():
         command += ["--shape", f"{name}={','.join(map(str, shape))}"]
     _run([*map(str, command), *options])

@@ -18,7 +18,7 @@ _LABELLED: dict[Part, tuple[int, int]] = {"development": (150, 66), "evaluation"
 """Number of lines and seed of each set."""
 
 
-def _make(count: int, seed: int) -> dict[str, Array]:
+def draw_lines(count: int, seed: int) -> dict[str, Array]:
     rng = random.Random(seed)
     words = all_words()
     images: list[Array] = []
@@ -36,12 +36,12 @@ def _make(count: int, seed: int) -> dict[str, Array]:
 
 
 def _samples(name: str, count: int, seed: int) -> tuple[list[Feeds], list[str]]:
-    arrays = cached_arrays(f"ocr_rec_{name}", lambda: _make(count, seed))
+    arrays = cached_arrays(f"ocr_rec_{name}", lambda: draw_lines(count, seed))
     feeds: list[Feeds] = [{"x": image[None].astype(np.float32)} for image in arrays["images"]]
     return feeds, arrays["labels"].tolist()
 
 
-def _letters(path: Path) -> list[str]:
+def letters_of(path: Path) -> list[str]:
     """Return the letter by class: the CTC blank, the model's own list, the missing space."""
     model = onnx.load(path, load_external_data=False)
     (listed,) = [entry.value for entry in model.metadata_props if entry.key == "character"]
@@ -62,7 +62,7 @@ def _decode(probabilities: Array, letters: list[str]) -> str:
 
 def _score(run: Run, part: Part, model: Path) -> float:
     """Return the share of lines without a mistake; spaces do not count."""
-    letters = _letters(model)
+    letters = letters_of(model)
     feeds, texts = _samples(part, *_LABELLED[part])
     right = 0
     for sample, text in zip(feeds, texts, strict=True):
@@ -79,9 +79,11 @@ def reading_task(name: str, model: Path) -> Task:
         name: The task's name.
         model: Its file; the metadata `character` lists its letters.
     """
+    (output,) = onnx.load(model, load_external_data=False).graph.output
     return Task(
         name=name,
         model=model,
+        declared=f'[outputs."{output.name}"]\ntask = "text"\nspaces = false\n',
         shapes={"x": (1, 3, _HEIGHT, _WIDTH)},
         metric="exact lines",
         calibration=lambda: _samples("calibration", _CALIBRATION_COUNT, _CALIBRATION_SEED)[0],

@@ -34,6 +34,7 @@ class Task:
         metric: Name of the result of `score`; higher is better.
         calibration: Inputs without labels, in a fixed order, none from a labelled set.
         score: Runs a model over a labelled set.
+        declared: What the metric ignores, as a user of edgepack declares it: an edgepack.toml.
         edition: Number of the task's version; metrics of other editions are not comparable.
     """
 
@@ -43,6 +44,7 @@ class Task:
     metric: str
     calibration: Callable[[], Sequence[Feeds]]
     score: Callable[[Run, Part], float]
+    declared: str = ""
     edition: int = 1
 
 

@@ -98,11 +98,13 @@ def test_a_detector_returns_boxes_in_pixels_of_the_picture(key: Path, tmp_path: 
 
 
 def test_a_reader_returns_the_text(key: Path, tmp_path: Path) -> None:
-    outputs = f'task = "text"\nblank = 0\nclass_names = {json.dumps(LETTERS)}'
+    outputs = f'task = "text"\nspaces = false\nclass_names = {json.dumps(LETTERS)}'
     with _open(grey_reader(), _texts, outputs, key, tmp_path) as model:
-        assert model.read(_text("badcafe")) == "badcafe"
-        assert model.run_image(np.repeat(np.repeat(_text("gaff"), 3, 0), 3, 1)).text == "gaff"
-    assert _ask_server(_text("badcafe"), tmp_path)["text"] == "badcafe"
+        assert model.read(_text("bad cafe")) == "bad cafe"
+        assert model.run_image(np.repeat(np.repeat(_text("a fa"), 3, 0), 3, 1)).text == "a fa"
+    assert _ask_server(_text("bad cafe"), tmp_path)["text"] == "bad cafe"
+    report = json.loads((tmp_path / "m-1.0.0.report.json").read_text())
+    assert "Spaces do not count." in json.dumps(report)
 
 
 def test_areas_have_the_pictures_size_and_an_embedding_is_a_vector(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from edgepack.pictures.frame import Frame
 from edgepack.pictures.results import Answer, Box, Label, TextLine
@@ -174,7 +175,7 @@ def read(description: ModelDescription, outputs: Outputs) -> str:
     part = _choose(description, outputs, "read")
     if part.task == PAGES.name:
         return "\n".join(line.text for line in find_lines(description, outputs))
-    head = _open_head(part, TextHead.of)
+    head = replace(_open_head(part, TextHead.of), ignores_spaces=False)
     if not part.class_names:
         raise ValueError(
             f"the bundle lists no characters of output '{head.output}': class_names in "

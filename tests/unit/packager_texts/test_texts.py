@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.config.outputs import OutputDeclaration
+from edgepack.packager.config.outputs import OutputDeclaration, declared_keys
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.gates.checks import check_accuracy
 from edgepack.packager.gates.proof import is_doubtful, samples_to_prove
@@ -254,6 +254,37 @@ def test_what_is_declared_to_be_text_and_is_none_is_refused(tmp_path: Path) -> N
     found = describe(with_heads(plain, declared), samples, lambda feeds: words, silent)
     assert _described_head(found.description) == TextHead(output="said", blank=7, source="declared")
     assert "'said' tells text step by step, with class 7 as the blank (declared" in found.notes[0]
+
+
+def test_spaces_count_unless_they_are_declared_not_to(tmp_path: Path) -> None:
+    noted = load_source(_reader(tmp_path, [1, "T", 12], character="\n".join("abcdefghij")))
+    kept = _head(with_heads(noted, {"said": OutputDeclaration(task="text")}))
+    assert kept == TextHead(output="said", blank=0, spaces=(11,), source="declared")
+    silent_spaces = {"said": OutputDeclaration(task="text", spaces=False)}
+    ignored = _head(with_heads(noted, silent_spaces))
+    assert ignored is not None
+    assert ignored.ignores_spaces
+    samples = Samples(count=4, read=lambda index: {}, source="")
+    said = _say(_texts(1)[0])
+    for declared, words in (({}, "spaces = false if"), (silent_spaces, "Spaces do not count.")):
+        found = describe(with_heads(noted, declared), samples, lambda feeds: said, silent)
+        assert words in found.notes[0]
+    texts = [[*text[:4], 11, *text[5:]] for text in _texts(30)]
+    without = [[kind for kind in text if kind != 11] for text in texts]
+    for head, value in ((kept, 0.0), (ignored, 1.0)):
+        reference = Reference([_say(text) for text in texts], {}, _described(head))
+        verdict = reference.judge([_say(text) for text in without])
+        assert verdict.value == pytest.approx(value, abs=1e-3)
+    assert declared_keys(ignored.part) == {"blank": 0, "spaces": False}
+    unnamed = load_source(_reader(tmp_path, [1, "T", 12]))
+    with pytest.raises(BuildError, match="no class is known as a space"):
+        with_heads(unnamed, silent_spaces)
+    named = OutputDeclaration(task="text", spaces=False, class_names=(*"abcdefghij", "", " "))
+    found_by_names = _head(with_heads(unnamed, {"said": named}))
+    assert found_by_names is not None
+    assert (found_by_names.blank, found_by_names.spaces) == (10, (11,))
+    characters = TextHead(output="said", spaces=(3,), ignores_spaces=True, source="declared")
+    assert read_text(characters, {"said": np.array([1, 3, 2, 3])}) == (1, 2)
 
 
 def test_a_reader_that_chooses_classes_itself_is_read_likewise() -> None:

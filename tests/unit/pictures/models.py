@@ -5,7 +5,7 @@ import onnx
 
 from tests.graphs import graph_model
 
-LETTERS = ("", "a", "b", "c", "d", "e", "f", "g")
+LETTERS = ("", "a", "b", "c", "d", "e", "f", " ")
 """Characters of `grey_reader`; the darkest cell is the blank."""
 
 CELL = 8

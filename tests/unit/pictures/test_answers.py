@@ -133,7 +133,9 @@ def test_boxes_in_shares_and_in_cells_become_pixels() -> None:
 
 
 def test_text_is_read_by_the_characters_of_the_bundle() -> None:
-    model = _model("text", "t", names=("", "a", "b", " "), blank=0)
+    model = _model(
+        "text", "t", names=("", "a", "b", " "), blank=0, spaces=(3,), ignores_spaces=True
+    )
     steps = np.eye(4, dtype=np.float32)[[1, 1, 0, 2, 3, 1, 0, 0]][None]
     assert answers.read(model, {"t": steps}) == "ab a"
     unnamed = _model("text", "t", blank=0)

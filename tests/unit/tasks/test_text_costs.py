@@ -57,10 +57,11 @@ def test_an_edit_costs_what_it_adds_to_those_of_all_that_may_stand_there(seed: i
     assert expected_cost(_HEAD, outputs, own, own) == Cost(edits=0.0)
 
 
+@pytest.mark.parametrize("ignores_spaces", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_every_text_is_as_probable_as_all_ways_to_say_it(seed: int) -> None:
+def test_every_text_is_as_probable_as_all_ways_to_say_it(seed: int, ignores_spaces: bool) -> None:
     shares = _shares(seed, steps=6, classes=4)
-    head = TextHead(output="said", blank=0, spaces=(3,))
+    head = TextHead(output="said", blank=0, spaces=(3,), ignores_spaces=ignores_spaces)
     texts: dict[tuple[int, ...], float] = {}
     for text, share in _by_all_ways(shares).items():
         read = read_text(head, {"said": _say(text)})

@@ -75,14 +75,15 @@ def probability(head: TextHead, shares: Floats, text: Text) -> float:
     Args:
         head: Output with the text, settled.
         shares: (steps, classes), the float model's.
-        text: Without spaces at its ends, which may be said or not.
+        text: Without spaces at its ends, or without any; these may be said or not.
     """
     blank = head.blank or 0  # of characters alone it is None
     states = [blank]
     for kind in text:
         states += [kind, blank]
     said = shares[:, states]
-    said[:, [0, -1]] = shares[:, [blank, *head.spaces]].sum(axis=-1)[:, None]
+    of_spaces = slice(None, None, 2) if head.ignores_spaces else [0, -1]
+    said[:, of_spaces] = shares[:, [blank, *head.spaces]].sum(axis=-1)[:, None]
     skips = np.array([index > 1 and kind != states[index - 2] for index, kind in enumerate(states)])
     skips[::2] = False  # no blank is passed over between two of the same kind
     ways = np.zeros(len(states))

@@ -33,19 +33,27 @@ def read_text(head: TextHead, outputs: Outputs) -> Text:
     """Return characters, or the best class of each step, repetitions merged and blanks dropped."""
     value = outputs[head.output]
     winners = _winners(value)
-    are_characters = head.blank is None and value.dtype.kind != "f"
-    return tuple(winners) if are_characters else merge(head, winners)
+    if head.blank is None and value.dtype.kind != "f":  # characters
+        return _without_ignored(head, winners)
+    return merge(head, winners)
 
 
 def merge(head: TextHead, kinds: Sequence[int]) -> Text:
     """Merge the classes of all steps into a text: repetitions merged, blanks dropped.
 
     Spaces at the ends are removed: a model outputs spaces for the padding of lines, which nobody
-    reads.
+    reads. All spaces are removed if the head ignores them.
     """
     merged = [kind for kind, _ in groupby(kinds) if kind != head.blank]
+    if head.ignores_spaces:
+        return _without_ignored(head, merged)
     places = [place for place, kind in enumerate(merged) if kind not in head.spaces]
     return tuple(merged[places[0] : places[-1] + 1]) if places else ()
+
+
+def _without_ignored(head: TextHead, kinds: Sequence[int]) -> Text:
+    ignored = head.spaces if head.ignores_spaces else ()
+    return tuple(kind for kind in kinds if kind not in ignored)
 
 
 def settle(head: TextHead, expected: Sequence[Outputs]) -> TextHead | None:

@@ -16,12 +16,14 @@ class TextHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             steps are chosen already, or characters without a blank.
         blank: The blank class; None until the float model's values decide, and for characters.
         spaces: The classes of spaces, if known: spaces at the ends of a text do not count.
+        ignores_spaces: Spaces within a text do not count either.
         source: How that is known.
     """
 
     output: str
     blank: int | None = None
     spaces: tuple[int, ...] = ()
+    ignores_spaces: bool = False
     source: Source = "graph"
 
     @property

@@ -42,7 +42,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "threshold": (THRESHOLD, "class_names"),
     "anomaly": (THRESHOLD,),
     "tokens": ("tokens",),
-    "text": ("blank", "class_names"),
+    "text": ("blank", "spaces", "class_names"),
     "values": ("tolerance",),
 }
 """Further keys of a task."""
@@ -60,6 +60,7 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
     Attributes:
         task: Name of the task, of `edgepack.tasks.table`, or `ignored`: nobody reads the output.
         blank: Of text, the number of the blank class, if values do not decide.
+        spaces: Of text, whether spaces count.
         tolerance: Of values, the distance from the truth at which a vector (last axis) is still
             right, in the output's unit; None where no distance decides.
         tokens: Of a decoder, the input that takes tokens, where graph and names do not tell.
@@ -75,6 +76,7 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
 
     task: str
     blank: int | None = None
+    spaces: bool = True
     tolerance: Annotated[float, msgspec.Meta(ge=1e-30, le=1e30)] | None = None
     tokens: str = ""
     layout: LayoutName | None = None
@@ -151,16 +153,19 @@ def declared_keys(part: TaskOutputs) -> dict[str, str | int | float]:
     Args:
         part: Outputs of a task; the first output is declared.
     """
+    keys: dict[str, str | int | float]
     if part.task == "detections":
         head = DetectionHead.of(part)
-        keys: dict[str, str | int | float] = {"layout": head.layout}
+        keys = {"layout": head.layout}
         keys |= dict(zip(head.facts.others, part.outputs[1:], strict=False))
         told = {"classes": head.classes, "order": head.order, "activation": head.activation}
         return keys | {key: value for key, value in told.items() if value}
     if tolerance := part.settings.get("tolerances", {}).get(part.outputs[0]):
         return {"tolerance": tolerance}
-    if part.task == "text" and isinstance(part.settings.get("blank"), int):
-        return {"blank": part.settings["blank"]}
+    if part.task == "text":
+        blank = part.settings.get("blank")
+        keys = {} if blank is None else {"blank": blank}
+        return keys | ({"spaces": False} if part.settings.get("ignores_spaces") else {})
     if THRESHOLD in part.settings:
         return {THRESHOLD: part.settings[THRESHOLD]}
     return {}

@@ -17,6 +17,7 @@ from edgepack.packager.graph.queries import GraphIndex, index_graph
 from edgepack.packager.graph.shape_inference import infer
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.tasks.findings import Findings
+from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.text.decoding import may_be_text, read_text, settle
@@ -53,19 +54,53 @@ def with_text_head(
     Args:
         source: The model.
         declarations: Declared outputs; an output declared otherwise is not a head.
+
+    Raises:
+        BuildError: Spaces are declared not to count, and no class is known to be a space.
     """
-    for name, entry in declarations.items():
-        if entry.task == "text":
-            head = TextHead(output=name, blank=entry.blank, source="declared")
-            return source.with_parts(head.part)
+    metadata = {entry.key: entry.value for entry in source.model.metadata_props}
+    for spec in source.outputs:
+        entry = declarations.get(spec.name)
+        if entry is not None and entry.task == "text":
+            return source.with_parts(_declared_head(spec, entry, metadata).part)
     if not any(len(spec.shape) == _RANK for spec in source.outputs):
         return source
-    metadata = {entry.key: entry.value for entry in source.model.metadata_props}
     with contextlib.suppress(shape_inference.InferenceError):
         described = (*declarations, *source.description.outputs)
         found = find_text_head(infer(source.model), metadata, described)
         return source if found is None else source.with_parts(found.part)
     return source
+
+
+def _declared_head(
+    spec: TensorSpec, declared: OutputDeclaration, metadata: Mapping[str, str]
+) -> TextHead:
+    width = spec.shape[-1] if spec.shape else None
+    characters = declared.class_names or read_characters(
+        metadata, width if isinstance(width, int) else None
+    )
+    spaces = _spaces_of(characters)
+    if not (declared.spaces or spaces):
+        raise BuildError(
+            f"spaces of output {spec.name!r} are not to count, and no class is known as a space",
+            found_in=f"[outputs.{toml_key(spec.name)}]",
+            remedy='class_names = the character of each class, "" for the blank and " " for the '
+            "space; or leave spaces out",
+        )
+    blank = declared.blank
+    if blank is None and spec.dtype.startswith("float") and characters.count("") == 1:
+        blank = characters.index("")
+    return TextHead(
+        output=spec.name,
+        blank=blank,
+        spaces=spaces,
+        ignores_spaces=not declared.spaces,
+        source="declared",
+    )
+
+
+def _spaces_of(characters: Sequence[str]) -> tuple[int, ...]:
+    return tuple(kind for kind, letter in enumerate(characters) if letter.isspace())
 
 
 def find_texts(head: TextHead, expected: Sequence[Outputs]) -> Findings:
@@ -112,6 +147,7 @@ def _describe(head: TextHead, expected: Sequence[Outputs]) -> tuple[str, ...]:
     notes = [
         f"A reader: '{head.output}' tells text {how} ({_TOLD[head.source]}). A variant is judged "
         "by how many more characters than the float model it is expected to have wrong."
+        + _describe_spaces(head)
     ]
     if not any(texts):
         notes.append(
@@ -119,6 +155,15 @@ def _describe(head: TextHead, expected: Sequence[Outputs]) -> tuple[str, ...]:
             "at: where it reads nothing at all, its values are judged. Give samples with text."
         )
     return tuple(notes)
+
+
+def _describe_spaces(head: TextHead) -> str:
+    if head.ignores_spaces:
+        return " Spaces do not count."
+    if not head.spaces:
+        return ""
+    section = f"[outputs.{toml_key(head.output)}]"
+    return f" Spaces count: {section} with task = 'text' and spaces = false if nobody needs them."
 
 
 def find_text_head(
@@ -144,7 +189,7 @@ def find_text_head(
     classes = index.shapes[rows[0]][-1]
     characters = read_characters(metadata, classes)
     if characters:
-        spaces = tuple(kind for kind, letter in enumerate(characters) if letter.isspace())
+        spaces = _spaces_of(characters)
         return TextHead(output=rows[0], blank=0, spaces=spaces, source="metadata")
     return TextHead(output=rows[0])
 
