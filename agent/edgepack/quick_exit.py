@@ -28,8 +28,12 @@ def run_to_exit(main: Callable[[], None]) -> NoReturn:
     if not isinstance(code, int | None):
         print(code, file=sys.stderr)
         code = 1
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
+    end_threads = getattr(threading, "_shutdown", None)
+    run_functions = getattr(atexit, "_run_exitfuncs", None)
+    if end_threads is None or run_functions is None:  # private names, which Python may drop
+        sys.exit(code)
+    end_threads()
+    run_functions()
     try:
         sys.stdout.flush()
         sys.stderr.flush()

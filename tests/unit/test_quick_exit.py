@@ -56,3 +56,11 @@ def test_output_that_nobody_reads_is_reported(monkeypatch: pytest.MonkeyPatch) -
         process.stdout.close()
         assert b"BrokenPipeError" in process.stderr.read()
     assert process.returncode == 120
+
+
+def test_a_python_without_the_private_functions_ends_as_usual() -> None:
+    program = _PROGRAM.format(end="del atexit._run_exitfuncs; sys.exit(3)")
+    command = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 3, done.stderr
+    assert "freed" in done.stdout
