@@ -34,7 +34,7 @@ export ORT_DISABLE_TELEMETRY := 1
 # tests takes 12 s of processor time instead of 5 s, the imports of `edgepack build` .8 s instead of .5 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-main test-openvino environments check bench bench-packager bench-unseen shipped-models bench-tasks evidence bench-fleet bench-gates bench-generative bench-pipelines bench-serve bench-swaps bench-transfer bench-deltas bench-drift bench-watch conformance scan-operators docs screenshots release packages test-packages pins clean
+.PHONY: demo test test-main test-openvino environments check bench bench-packager bench-unseen shipped-models bench-tasks evidence bench-fleet bench-gates bench-generative bench-pipelines bench-readers bench-serve bench-swaps bench-transfer bench-deltas bench-drift bench-watch conformance scan-operators docs screenshots release packages test-packages pins clean
 
 # KEEP=1 leaves fleet and dashboard running until Ctrl-C.
 demo: $(READY)
@@ -99,6 +99,10 @@ shipped-models: $(READY)
 bench-unseen: shipped-models
 	$(BIN)/python -m benchmarks.packager --tasks ocr_det_v3,portraits,ocr_rec_v3,names --peers edgepack \
 		--settings cpu,qnn-htp,qnn-htp-a8w8,vitisai-xint8 --time-limit-s 1800
+
+# Lines that text recognizers are expected to lose, beside those that they lose by labels: ten minutes.
+bench-readers: shipped-models
+	$(BIN)/python -m benchmarks.readers --output docs/benchmarks/readers
 
 # Thirty small models of different kinds, trained here: the accuracy that builds report beside the truth. An
 # hour; it resumes where it stopped.
