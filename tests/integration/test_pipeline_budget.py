@@ -15,7 +15,8 @@ from edgepack.bundle.manifest import decode_manifest
 from edgepack.bundle.plain_arrays import encode_arrays
 from edgepack.errors import BuildError
 from edgepack.packager import build
-from edgepack.packager.pipeline.request import BuildOptions, derive_request
+from edgepack.packager.pipeline.build_options import BuildOptions
+from edgepack.packager.pipeline.request import derive_request
 from edgepack.packager.progress import BuildStep
 from edgepack.packager.stages.build import build_pipeline
 from tests.integration.picture_builds import edgepack

@@ -14,7 +14,8 @@ from edgepack.errors import BuildError
 from edgepack.packager import BuildResult, build, compare, load_profile
 from edgepack.packager.cli.build import build as build_command
 from edgepack.packager.config.trusted_code import TrustedCode
-from edgepack.packager.pipeline.request import BuildOptions, derive_request
+from edgepack.packager.pipeline.build_options import BuildOptions
+from edgepack.packager.pipeline.request import derive_request
 from edgepack.packager.runtime.model_run import Run
 from edgepack.tasks.arrays import Tensor
 from tests.unit.packager_io.models import save, small_cnn

@@ -27,8 +27,8 @@ from edgepack.lazy_names import load_on_first_use
 if TYPE_CHECKING:
     from edgepack.packager.comparison.differences import compare
     from edgepack.packager.comparison.result import Comparison
+    from edgepack.packager.pipeline.build_options import BuildOptions
     from edgepack.packager.pipeline.publication import BuildResult
-    from edgepack.packager.pipeline.request import BuildOptions
     from edgepack.packager.profiles.reading import list_profiles, load_profile
     from edgepack.packager.profiles.schema import Profile
     from edgepack.packager.progress import BuildStep
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "BuildOptions": "edgepack.packager.pipeline.request",
+    "BuildOptions": "edgepack.packager.pipeline.build_options",
     "BuildResult": "edgepack.packager.pipeline.publication",
     "BuildStep": "edgepack.packager.progress",
     "Comparison": "edgepack.packager.comparison.result",

@@ -27,9 +27,10 @@ from edgepack.packager.config.trusted_code import (
     TrustedCodeFile,
     UntrustedCodeError,
 )
+from edgepack.packager.pipeline.build_options import BuildOptions, Option
 from edgepack.packager.pipeline.describe_model import describe_model
 from edgepack.packager.pipeline.publication import BuildResult
-from edgepack.packager.pipeline.request import BuildOptions, Option, derive_request
+from edgepack.packager.pipeline.request import derive_request
 from edgepack.packager.profiles.schema import Preference
 from edgepack.packager.progress import BuildStep
 from edgepack.packager.samples.files import RANDOM_PREFIX

@@ -11,9 +11,10 @@ from edgepack.bundle.golden import Golden
 from edgepack.bundle.metadata import Feature
 from edgepack.errors import BuildError
 from edgepack.packager.gates.labels import LabelledSamples, describe_collapse, open_labelled
+from edgepack.packager.pipeline.build_options import SampleSource
 from edgepack.packager.pipeline.open_model import wanted_inputs
 from edgepack.packager.pipeline.reference import draw_reference
-from edgepack.packager.pipeline.request import BuildRequest, SampleSource
+from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.coverage import measure_coverage

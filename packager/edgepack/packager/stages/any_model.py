@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Unpack
 
 from edgepack.packager.pipeline.build import build_bundle
+from edgepack.packager.pipeline.build_options import BuildOptions
 from edgepack.packager.pipeline.publication import BuildResult
-from edgepack.packager.pipeline.request import BuildOptions, BuildRequest, derive_request
+from edgepack.packager.pipeline.request import BuildRequest, derive_request
 from edgepack.packager.progress import Progress, silent
 from edgepack.packager.stages.build import build_pipeline
 from edgepack.packager.stages.pipeline_file import find_pipeline
