@@ -22,7 +22,7 @@ from edgepack.tasks.arrays import Floats, Outputs
 from edgepack.tasks.description import GUESSED_FROM, ModelDescription, TaskOutputs
 from edgepack.tasks.likelihood import lost_skill, measure_likelihood
 from edgepack.tasks.probabilities.measure import compare_probabilities
-from edgepack.tasks.values.strict import common_length
+from edgepack.tasks.values.vectors import common_length
 
 Model = Callable[[Floats], Floats]
 _RNG = np.random.default_rng(3)

@@ -18,7 +18,7 @@ from edgepack.tasks.intervals import kept_low
 from edgepack.tasks.one_output import Compared, ValueTask
 from edgepack.tasks.sketch import Sketch, finite_rows
 from edgepack.tasks.values.measure import measure_explained
-from edgepack.tasks.values.strict import measure_lengths
+from edgepack.tasks.values.vectors import measure_lengths
 
 
 def neighbourhood_kept(

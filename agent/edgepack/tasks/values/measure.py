@@ -20,10 +20,10 @@ from edgepack.tasks.one_output import NOTHING
 from edgepack.tasks.plain_error import comparable, row_products
 from edgepack.tasks.stacking import stacks
 from edgepack.tasks.values.between_samples import variances_between
+from edgepack.tasks.values.forms import FORMS
 from edgepack.tasks.values.parts import Part, find_parts
 from edgepack.tasks.values.series import measure_series
 from edgepack.tasks.values.strict import (
-    FORMS,
     Residual,
     is_row,
     measure_residual,

@@ -9,9 +9,7 @@ less by column or within samples, variants that kept the task .991 or more; see 
 evidence.
 """
 
-import math
-from collections.abc import Callable, Sequence
-from statistics import NormalDist
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -26,10 +24,6 @@ BY_COLUMN = Scale(metric="explained_by_column", least=0.99)
 WITHIN = Scale(metric="explained_within_samples", least=0.99)
 """Of R2 and of skill, 1 % of the variance is 1 % of the task."""
 RELATIVE = Scale(metric="median_relative_accuracy", least=0.99)
-LENGTH = Scale(metric="unit_length", least=0.999)
-"""Of a robot's hand, lengths off by .3 % moved angles by .03 rad, and half of the right poses were
-lost; off by .02 % none was."""
-NEAREST = Scale(metric="nearest_by_product", least=0.99)
 WIDTH = Scale(metric="width_kept", least=0.99)
 PEAKS = Scale(metric="peak_agreement", least=0.99)
 TOLERANCE = Scale(metric="tolerance_kept", least=0.99)
@@ -44,15 +38,8 @@ FEWEST_IN_MAP = 64
 other, as quantiles of some days.
 """
 
-_SAME_LENGTH = 1e-3
-"""Share by which the lengths of unit vectors may differ: float32 leaves 1e-6."""
-
 _MOVED = 1.5
 """Places by which a peak may move: its neighbours, with corners."""
-
-_MOST_COMPARED = 512
-"""Vectors that are compared with each other, all samples together."""
-_MOST_SHIFTS = 64
 
 MAGNITUDES = 20.0
 
@@ -190,7 +177,7 @@ def measure_within(
     least = max(LOSS * float(np.median(spreads)), 1e-30)
     losses = _square_errors(expected, got) / np.maximum(spreads, least)
     words = f"of the variance within the samples of output '{output}'"
-    return _by_losses(WITHIN, output, np.minimum(losses, MOST_LOST), words)
+    return by_losses(WITHIN, output, np.minimum(losses, MOST_LOST), words)
 
 
 def _square_errors(expected: Sequence[Tensor], got: Sequence[Tensor]) -> Floats:
@@ -202,7 +189,7 @@ def _square_errors(expected: Sequence[Tensor], got: Sequence[Tensor]) -> Floats:
     return np.array(errors)
 
 
-def _by_losses(scale: Scale, output: str, losses: Floats, words: str) -> tuple[Measure, Floats]:
+def by_losses(scale: Scale, output: str, losses: Floats, words: str) -> tuple[Measure, Floats]:
     """Return the mean share that samples keep, with its bound, and the losses."""
     kept = (1.0 - losses).tolist()
     value = float(np.mean(kept))
@@ -251,107 +238,6 @@ def measure_relative(
         words=f"a median relative error of {median:.2%} in output '{output}'",
     )
     return measure, np.minimum(errors.mean(axis=1), 1.0)
-
-
-def measure_lengths(
-    output: str, expected: Sequence[Tensor], got: Sequence[Tensor], narrowest: int = NARROWEST
-) -> tuple[Measure, Floats] | None:
-    """Measure the lengths of vectors that have one length in the float model.
-
-    An angle between narrow vectors, as of a quaternion, follows from their product, which carries
-    an error of length whole. Other vectors are compared with each other: there an error of length
-    counts by the nearest neighbours that it exchanges.
-
-    Args:
-        output: Its name.
-        expected, got: The float model's values and others, one array a sample.
-        narrowest: Values from which on vectors are compared with each other.
-
-    Returns:
-        The measure and the loss of each sample; None where vectors differ in length.
-    """
-    mean = common_length(expected)
-    if not mean:
-        return None
-    errors = [
-        np.linalg.norm(have.astype(np.float64), axis=-1).ravel() / mean - 1.0
-        if have.shape == want.shape and np.isfinite(have).all()
-        else np.full(max(want.size // want.shape[-1], 1), -1.0)
-        for want, have in zip(expected, got, strict=True)
-    ]
-    apart = np.array([float(np.square(error).mean()) for error in errors])
-    off = float(np.sqrt(apart.mean()))
-    if expected[0].shape[-1] >= narrowest:
-        exchanged = _exchanged_neighbours(expected, mean, off)
-        if exchanged is not None:
-            losses = np.minimum(apart * exchanged / max(off**2, 1e-300), 1.0)
-            words = f"of the nearest neighbours by products of output '{output}'"
-            return _by_losses(NEAREST, output, losses, words)
-    measure = Measure(
-        scale=LENGTH,
-        value=1.0 - off,
-        low=1.0 - math.sqrt(-mean_low([-each for each in apart])),
-        output=output,
-        words=f"the length of the vectors of output '{output}' within {off:.2%}",
-    )
-    allowed = (1.0 - LENGTH.least) / (1.0 - BY_COLUMN.least)
-    return measure, np.minimum(np.sqrt(apart) / allowed, 1.0)
-
-
-def common_length(values: Sequence[Tensor]) -> float:
-    """Return the length that all vectors (last axis) have; 0 where lengths differ, samples are few,
-    or all values of each sample are equal.
-
-    Lengths are compared with the distances between vectors: next to a large constant, as of times,
-    all lengths are alike.
-    """
-    widths = {value.shape[-1] if value.ndim else 1 for value in values}
-    if len(values) < FEWEST_FOR_SPREAD or len(widths) > 1 or min(widths) < 2:
-        return 0.0
-    wide = [value.astype(np.float64).reshape(-1, value.shape[-1]) for value in values]
-    if not any(value.size for value in wide):
-        return 0.0
-    vectors = np.concatenate(wide)
-    flat = np.linalg.norm(vectors, axis=-1)
-    mean, apart = float(flat.mean()), float(np.sqrt(vectors.var(axis=0).sum()))
-    if not mean > 0.0 or np.abs(flat - mean).max() > _SAME_LENGTH * min(mean, apart):
-        return 0.0
-    return 0.0 if all(np.unique(value).size < 2 for value in values) else mean
-
-
-def _exchanged_neighbours(expected: Sequence[Tensor], length: float, off: float) -> float | None:
-    """Return the share of nearest neighbours that errors of length are expected to exchange.
-
-    A vector's nearest neighbour has the highest product with the vector. Few vectors with a large
-    error say that others may have it, too. So all vectors get normal errors of the same root mean
-    square, in turn.
-
-    Args:
-        expected: The float model's vectors, one array a sample.
-        length: Length of the vectors.
-        off: Root mean square of the relative errors of length.
-
-    Returns:
-        The share; None for samples of unlike shapes, or fewer than three vectors.
-    """
-    if any(value.shape != expected[0].shape for value in expected):
-        return None
-    vectors = np.stack([value.reshape(-1, value.shape[-1]) for value in expected])
-    step = -(-len(vectors) * vectors.shape[1] // _MOST_COMPARED)
-    flat = vectors[:, ::step].reshape(-1, vectors.shape[-1]).astype(np.float64) / length
-    count = len(flat)
-    if count < 3:
-        return None
-    products = flat @ flat.T
-    np.fill_diagonal(products, -np.inf)
-    normal = NormalDist()
-    sizes = np.array([normal.inv_cdf((place + 0.5) / count) for place in range(count)])
-    stride = next(n for n in range(round(0.618 * count), 0, -1) if math.gcd(n, count) == 1)
-    errors = off * sizes[np.arange(count) * stride % count]
-    nearest = products.argmax(axis=1)
-    shifts = range(0, count, -(-count // _MOST_SHIFTS))
-    changed = [(products * (1.0 + np.roll(errors, by))).argmax(axis=1) != nearest for by in shifts]
-    return float(np.mean(changed))
 
 
 def has_ordered_columns(expected: Sequence[Tensor]) -> bool:
@@ -501,7 +387,7 @@ def measure_residual(
     variance = max(residual.spread**2, 2.0 * residual.mean**2 / count)
     losses = (errors**2 + 4.0 * residual.mean * errors / count) / variance
     words = f"of the variance of how far output '{output}' is from its input"
-    return _by_losses(RESIDUAL, output, np.minimum(losses, MOST_LOST), words)
+    return by_losses(RESIDUAL, output, np.minimum(losses, MOST_LOST), words)
 
 
 def measure_tolerance(
@@ -526,7 +412,7 @@ def measure_tolerance(
     losses = np.minimum(np.array(lost), 1.0)
     off = tolerance * float(np.sqrt(losses.mean()))
     words = f"kept: output '{output}' is off by {off:.3g}, and {tolerance:g} is right"
-    return _by_losses(TOLERANCE, output, losses, words)
+    return by_losses(TOLERANCE, output, losses, words)
 
 
 def is_row(values: Sequence[Tensor]) -> bool:
@@ -556,29 +442,3 @@ def _rows(expected: Sequence[Tensor], got: Sequence[Tensor]) -> tuple[Floats, Fl
         if value.shape == shape and np.isfinite(value.ravel()[known]).all():
             have[place] = value.astype(np.float64).ravel()[known]
     return want[:, known], have
-
-
-class Form(msgspec.Struct, frozen=True):
-    """Measure of values that have a form.
-
-    Attributes:
-        measure: Takes an output's name, the float model's values and others, one array a sample,
-            and returns the measure and the loss of each sample; None for values of another form.
-        is_of_rows: Only rows are measured, see `is_row`.
-        is_of_columns: Only quantities side by side are measured.
-    """
-
-    measure: Callable[[str, Sequence[Tensor], Sequence[Tensor]], tuple[Measure, Floats] | None]
-    is_of_rows: bool = False
-    is_of_columns: bool = False
-
-
-FORMS = (
-    Form(measure_lengths),
-    Form(measure_peaks),
-    Form(measure_within, is_of_rows=True),
-    Form(measure_relative, is_of_rows=True),
-    Form(measure_widths, is_of_rows=True),
-    Form(measure_columns, is_of_rows=True, is_of_columns=True),
-)
-"""All forms that are measured beside the variance between samples."""

@@ -7,7 +7,8 @@ import numpy as np
 from edgepack.tasks.arrays import Outputs, Tensor
 from edgepack.tasks.likelihood import are_probabilities
 from edgepack.tasks.values.parts import boxes_in
-from edgepack.tasks.values.strict import FEWEST_IN_MAP, NARROWEST, common_length, is_row
+from edgepack.tasks.values.strict import FEWEST_IN_MAP, NARROWEST, is_row
+from edgepack.tasks.values.vectors import common_length
 
 _COLORS = 3
 """Channels of a picture in color."""
