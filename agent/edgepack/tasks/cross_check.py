@@ -40,6 +40,10 @@ _EXACT = LOSS
 """Error in their own spread up to which values keep any task: of an error that grows with theirs,
 such as the mean absolute one, no more is lost."""
 
+_GROWTH = 2.0**0.25
+"""Error at the end of a chain as a multiple of the error in the middle: half-way (in decibels) from
+1, of a model that forgets its state in half a chain, to √2, of errors that add up at random."""
+
 _MOST_IN_DISTANCE = LOSS / (2.0 - LOSS)
 """Share of a variance. A float model's distance to the truth is the share r of the naive answer's.
 With e more of the variance lost, the share is √(r² + e): a hundredth of 1 - r is lost for
@@ -177,7 +181,7 @@ def find_doubt(
     off = next(_errors(part, expected, got, far, of_scores), "")
     if not off:
         if part.task != "values":
-            return None
+            return _doubt_growth(part, expected, got)
         return _doubt_chains(part, expected, got) or _doubt_distances(part, expected, got)
     why = ", as outputs of other samples would agree" if blind else ""
     is_of_samples = blind or part.task in _OF_SCORES
@@ -300,6 +304,36 @@ def _doubt_chains(
         if found is not None and found[0].kept < 1.0 - LOSS:
             return Doubt(
                 because=f"{found[0].words}, and nothing tells how long a series is in use",
+                remedies=("steps", "metric"),
+            )
+    return None
+
+
+def _doubt_growth(
+    part: TaskOutputs, expected: Sequence[Outputs], got: Sequence[Outputs]
+) -> Doubt | None:
+    """Return a doubt where the errors of scores or decisions still grow at the end of chains."""
+    steps = part.settings.get(CHAIN_STEPS, 0)
+    if not steps or len(expected) % steps:
+        return None
+    for name in part.outputs:
+        wanted = [outputs[name] for outputs in expected]
+        if any(value.shape != wanted[0].shape for value in wanted):
+            continue
+        want, have = (
+            np.stack([outputs[name].astype(np.float64).ravel() for outputs in values])
+            for values in (expected, got)
+        )
+        if wanted[0].dtype.kind == "f":
+            squares = np.nanmean(np.square(have - want), axis=1) / max(np.nanvar(want), 1e-30)
+        else:
+            squares = np.mean(have != want, axis=1)
+        middle, end = np.sqrt(squares.reshape(-1, steps).mean(axis=0))[[steps // 2 - 1, -1]]
+        if end > max(_EXACT, _GROWTH * middle):
+            return Doubt(
+                because=f"the error of output '{name}' still grows at the end of {steps} "
+                f"inferences ({end:.1%} of the spread, after half of them {middle:.1%}), and "
+                "nothing tells how long a series is in use",
                 remedies=("steps", "metric"),
             )
     return None

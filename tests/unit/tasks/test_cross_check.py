@@ -323,6 +323,28 @@ def test_values_of_a_state_are_compared_within_each_series() -> None:
     assert "only 3 series" in judged(3, steps=steps).weak[0]
 
 
+@pytest.mark.parametrize("is_chosen", [False, True], ids=["scores", "decisions"])
+def test_errors_of_decisions_that_grow_along_chains_ask_for_steps(is_chosen: bool) -> None:
+    rng, steps = np.random.default_rng(5), 8
+    scores = rng.normal(0, 6, (200, steps, 4)).astype(np.float32)
+
+    def doubts(errors: Floats, **length: int) -> tuple[str, ...]:
+        moved = scores + errors * np.array([1, -1, 0, 0], np.float32)
+        made = [value.argmax(-1) if is_chosen else value for value in (scores, moved)]
+        rows = (value.reshape(200 * steps, *value.shape[2:]) for value in made)
+        expected, got = ([{"y": one[None]} for one in row] for row in rows)
+        part = TaskOutputs(
+            task="classification", outputs=("y",), source="declared", settings=length
+        )
+        return Reference(expected, {}, ModelDescription(parts=(part,))).judge(got).weak
+
+    added: Floats = 0.05 * np.arange(1, steps + 1)[:, None]
+    assert "[inputs.STATE] steps" in doubts(added, chain_steps=steps)[0]
+    assert not doubts(added), "a model without a state"
+    assert not doubts(np.full((steps, 1), 0.2), chain_steps=steps), "the state is forgotten"
+    assert not doubts(added / 100, chain_steps=steps), "too small to cost anything"
+
+
 def test_quantized_quantities_are_no_decisions(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> model (float[N,8] x)
         => (uint8[N,8] bytes, uint8[N,8] scaled, int64[N,1] best, int32[N,8] above) {

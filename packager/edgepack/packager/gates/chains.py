@@ -61,11 +61,11 @@ def count_runs(samples: Samples) -> int:
 
 
 def describe_series(known: ModelDescription, samples: Samples) -> ModelDescription:
-    """Return the description with the length of series or chains at outputs that are values."""
+    """Return the description with the length of chains, or of series at outputs that are values."""
     length = {"steps": samples.steps} if samples.steps else {CHAIN_STEPS: STEPS}
     parts = (
         replace(part, settings={**part.settings, **length})
-        if part.task in ("values", UNKNOWN)
+        if not samples.steps or part.task in ("values", UNKNOWN)
         else part
         for part in known.parts
     )
