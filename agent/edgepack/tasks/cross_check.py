@@ -180,6 +180,8 @@ def find_doubt(
     of_scores = LOSS if is_guess else far
     off = next(_errors(part, expected, got, far, of_scores), "")
     if not off:
+        if part.task == "sums":
+            return _doubt_bias(part, expected, got)
         if part.task != "values":
             return _doubt_growth(part, expected, got)
         return _doubt_chains(part, expected, got) or _doubt_distances(part, expected, got)
@@ -305,6 +307,33 @@ def _doubt_chains(
             return Doubt(
                 because=f"{found[0].words}, and nothing tells how long a series is in use",
                 remedies=("steps", "metric"),
+            )
+    return None
+
+
+def _doubt_bias(
+    part: TaskOutputs, expected: Sequence[Outputs], got: Sequence[Outputs]
+) -> Doubt | None:
+    """Return a doubt where sums have a bias, of low or of high sums, above 1 % of the mean sum.
+
+    If the float model errs on the same side, its mean error grows by the whole bias.
+    """
+    for name in part.outputs:
+        pairs = [
+            flat_pair(one[name], other[name]) for one, other in zip(expected, got, strict=True)
+        ]
+        sums = np.array([want.sum() for want, _ in pairs])
+        errors = np.array([have.sum() for _, have in pairs]) - sums
+        halves = np.array_split(errors[np.argsort(sums)], 2)
+        if len(errors) < FEWEST_FOR_SPREAD:
+            continue
+        off = sum(abs(float(half.mean())) for half in halves) / 2.0
+        noise = sum(float(half.std()) / math.sqrt(len(half)) for half in halves) / 2.0
+        mean = max(float(np.abs(sums).mean()), 1e-12)
+        if (off - noise) / mean > LOSS:
+            return Doubt(
+                because=f"sums of output '{name}' have a bias of {off / mean:.1%} of their mean: "
+                "if the float model errs on the same side, all of that is lost",
             )
     return None
 

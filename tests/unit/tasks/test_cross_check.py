@@ -338,7 +338,7 @@ def test_errors_of_decisions_that_grow_along_chains_ask_for_steps(is_chosen: boo
         )
         return Reference(expected, {}, ModelDescription(parts=(part,))).judge(got).weak
 
-    added: Floats = 0.05 * np.arange(1, steps + 1)[:, None]
+    added = np.arange(0.05, 0.42, 0.05, dtype=np.float64)[:, None]
     assert "[inputs.STATE] steps" in doubts(added, chain_steps=steps)[0]
     assert not doubts(added), "a model without a state"
     assert not doubts(np.full((steps, 1), 0.2), chain_steps=steps), "the state is forgotten"

@@ -261,3 +261,20 @@ def test_columns_that_vary_little_beside_their_level_must_keep_their_variance(wi
     halves = [value.astype(np.float16) for value in given]
     near = [value + np.float16(value.max() / 1024) for value in halves]
     assert "of column" not in _measure(_part("values"), halves, near)[1]
+
+
+def test_a_bias_of_sums_adds_to_a_float_models_own_bias() -> None:
+    rng = np.random.default_rng(8)
+    counts = rng.poisson(0.4, _COUNT * 8)
+    counted = counts + np.abs(rng.normal(0, 0.12, len(counts)))  # a density is never below 0
+    maps = [np.full((1, 1, 8, 8), value / 64, np.float32) for value in counted]
+    biased, random = (
+        [value + np.float32(error / 64) for value, error in zip(maps, errors, strict=True)]
+        for errors in (np.full(len(maps), 0.03), rng.normal(0, 0.03, len(maps)))
+    )
+    agreement, doubt = _measure(_part("sums"), maps, biased)
+    assert agreement.value > 0.99
+    lost = np.abs(counted + 0.03 - counts).mean() - np.abs(counted - counts).mean()
+    assert lost / counts.mean() > 0.04, "the bias is lost as a whole"
+    assert "bias of" in doubt
+    assert not _measure(_part("sums"), maps, random)[1]
