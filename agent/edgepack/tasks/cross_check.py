@@ -26,8 +26,8 @@ from edgepack.tasks.values.strict import (
     ROUNDED,
     is_row,
     measure_columns,
+    measure_magnitudes,
     measure_peaks,
-    measure_relative,
     measure_slices,
 )
 
@@ -373,15 +373,21 @@ def _doubt_distances(
 ) -> Doubt | None:
     """Return a doubt where a short row keeps its variance and not its distances to the truth.
 
-    Quantities that span magnitudes are measured by their relative error.
+    Values that span magnitudes are held against their relative error.
     """
     for name in part.outputs:
         wanted = [outputs[name] for outputs in expected]
         given = [outputs[name] for outputs in got]
         if name in part.settings.get("tolerances", {}) or wanted[0].size >= NARROWEST:
             continue
-        if measure_relative(name, wanted, given) is not None:
+        relative = measure_magnitudes(name, wanted, given)
+        if relative is not None and relative[0].value >= 1.0 - LOSS:
             continue
+        if relative is not None:
+            return Doubt(
+                because=f"{relative[0].words}: the largest values make the variance that is kept",
+                remedies=("tolerance", "metric"),
+            )
         measure = _measure_columns if wanted[0].size > 1 else measure_explained
         found = measure(name, wanted, given)
         if found is not None and (lost := 1.0 - found[0].value) > _MOST_IN_DISTANCE:

@@ -278,3 +278,19 @@ def test_a_bias_of_sums_adds_to_a_float_models_own_bias() -> None:
     assert lost / counts.mean() > 0.04, "the bias is lost as a whole"
     assert "bias of" in doubt
     assert not _measure(_part("sums"), maps, random)[1]
+
+
+@pytest.mark.parametrize(("scale", "is_share"), [(0.01, True), (100.0, False)])
+def test_small_values_that_span_magnitudes_keep_their_relative_error(
+    scale: float, is_share: bool
+) -> None:
+    rng = np.random.default_rng(9)
+    sizes = np.exp(rng.normal(0, 0.9, (_COUNT * 6, 1, 1))) * scale
+    moved = sizes + 0.05 * scale * np.sign(rng.normal(0, 1, sizes.shape))
+    assert (sizes.max() <= 1.0) == is_share
+    agreement, doubt = _measure(_part("values"), list(sizes), list(moved))
+    relative = [one for one in agreement.measures if one.metric == "median_relative_accuracy"]
+    assert bool(relative) != is_share
+    assert "median relative error" in (doubt if is_share else relative[0].words)
+    near = sizes * 1.001
+    assert not _measure(_part("values"), list(sizes), list(near))[1]
