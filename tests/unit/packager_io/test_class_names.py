@@ -75,6 +75,14 @@ def test_the_file_declares_names(tmp_path: Path) -> None:
         read_config(path)
 
 
+def test_characters_of_a_text_may_be_spaces_of_any_width() -> None:
+    names = ("", "\u3000", *TEN[:7], " ")  # the list of PP-OCRv5 begins so
+    check_outputs({"scores": OutputDeclaration(task="text", class_names=names)}, (SCORES,))
+    others = OutputDeclaration(task="threshold", class_names=("\u3000", *TEN[1:]))
+    with pytest.raises(BuildError, match="u3000"):
+        check_outputs({"scores": others}, (SCORES,))
+
+
 @pytest.mark.parametrize(
     ("declared", "problem"),
     [

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import helper
 
 from edgepack.errors import BuildError
@@ -285,6 +286,27 @@ def test_spaces_count_unless_they_are_declared_not_to(tmp_path: Path) -> None:
     assert (found_by_names.blank, found_by_names.spaces) == (10, (11,))
     characters = TextHead(output="said", spaces=(3,), ignores_spaces=True, source="declared")
     assert read_text(characters, {"said": np.array([1, 3, 2, 3])}) == (1, 2)
+
+
+def test_a_blank_is_neither_a_character_nor_a_space(tmp_path: Path) -> None:
+    noted = load_source(_reader(tmp_path, [1, "T", 12], character="\n".join("abcdefghij")))
+    third = {"said": OutputDeclaration(task="text", blank=3)}
+    with pytest.raises(BuildError, match="declared as the blank, and is the character 'c'") as told:
+        with_heads(noted, third)
+    assert "blank = 0" in str(told.value.remedy)
+    plain = load_source(_reader(tmp_path, [1, "T", 12]))
+    names = (" ", *"abcdefghij", " ")  # the blank named as a space
+    named = OutputDeclaration(task="text", blank=0, spaces=False, class_names=names)
+    head = _head(with_heads(plain, {"said": named}))
+    assert head is not None
+    assert head.spaces == (11,)
+    texts = [_say(text) for text in _texts(4)]
+    reference = Reference(texts, {}, _described(replace(head, spaces=(0, 11))))
+    assert 0.0 <= reference.judge([_say(text[:-1]) for text in _texts(4)]).value < 1.0
+    samples = Samples(count=4, read=lambda index: {}, source="")
+    before = with_heads(plain, {"said": OutputDeclaration(task="text", blank=-1)})
+    with pytest.raises(BuildError, match="no class of that number"):
+        describe(before, samples, lambda feeds: texts[0], silent)
 
 
 def test_a_reader_that_chooses_classes_itself_is_read_likewise() -> None:

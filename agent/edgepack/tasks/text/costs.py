@@ -83,7 +83,7 @@ def probability(head: TextHead, shares: Floats, text: Text) -> float:
         states += [kind, blank]
     said = shares[:, states]
     of_spaces = slice(None, None, 2) if head.ignores_spaces else [0, -1]
-    said[:, of_spaces] = shares[:, [blank, *head.spaces]].sum(axis=-1)[:, None]
+    said[:, of_spaces] = shares[:, sorted({blank, *head.spaces})].sum(axis=-1)[:, None]
     skips = np.array([index > 1 and kind != states[index - 2] for index, kind in enumerate(states)])
     skips[::2] = False  # no blank is passed over between two of the same kind
     ways = np.zeros(len(states))

@@ -69,7 +69,7 @@ def settle(head: TextHead, expected: Sequence[Outputs]) -> TextHead | None:
     if any(value.ndim != 3 or 1 not in value.shape[:2] for value in values):
         return None
     if head.blank is not None:
-        return head if all(head.blank < value.shape[-1] for value in values) else None
+        return head if all(0 <= head.blank < value.shape[-1] for value in values) else None
     steps = [_winners(value) for value in values]
     last = values[0].shape[-1] - 1
     counts = {blank: sum(row.count(blank) for row in steps) for blank in (0, last)}

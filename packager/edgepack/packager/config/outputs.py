@@ -5,6 +5,7 @@ application normalizes, or an output without readers.
 """
 
 import difflib
+import unicodedata
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
@@ -283,7 +284,7 @@ def _check_detections(
 def _check_names(declaration: OutputDeclaration, spec: TensorSpec, where: str) -> None:
     names = declaration.class_names
     is_text = declaration.task == "text"
-    wrong = next((it for it in names if not (it.strip() or is_text) or not it.isprintable()), None)
+    wrong = next((it for it in names if not _is_name(it, is_text)), None)
     if wrong is not None:
         raise BuildError(
             f"class_names has {wrong!a}, which has no letters or is not printable",
@@ -308,6 +309,12 @@ def _check_names(declaration: OutputDeclaration, spec: TensorSpec, where: str) -
             found_in=where,
             remedy="one name for each class, in the order of the scores",
         )
+
+
+def _is_name(name: str, is_text: bool) -> bool:
+    """Return True for a printable name; of text, a space of any width counts as printable."""
+    letters = [letter for letter in name if unicodedata.category(letter) != "Zs"]
+    return (name if not is_text else "".join(letters)).isprintable() and bool(letters or is_text)
 
 
 def _check_floats(task: str, spec: TensorSpec, where: str) -> None:

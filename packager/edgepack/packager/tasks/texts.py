@@ -56,7 +56,8 @@ def with_text_head(
         declarations: Declared outputs; an output declared otherwise is not a head.
 
     Raises:
-        BuildError: Spaces are declared not to count, and no class is known to be a space.
+        BuildError: The declared blank is a character, or spaces are declared not to count and no
+            class is known to be a space.
     """
     metadata = {entry.key: entry.value for entry in source.model.metadata_props}
     for spec in source.outputs:
@@ -79,7 +80,19 @@ def _declared_head(
     characters = declared.class_names or read_characters(
         metadata, width if isinstance(width, int) else None
     )
-    spaces = _spaces_of(characters)
+    blank = declared.blank
+    known = characters.index("") if characters.count("") == 1 else None
+    if blank is None and spec.dtype.startswith("float"):
+        blank = known
+    elif blank is not None and known not in (None, blank) and 0 <= blank < len(characters):
+        raise BuildError(
+            f"class {blank} of output {spec.name!r} is declared as the blank, and is the character "
+            f"{characters[blank]!r} of class_names or of the model's metadata",
+            found_in=f"[outputs.{toml_key(spec.name)}]",
+            remedy=f'blank = {known}; or class_names = the character of each class, "" for the '
+            "blank",
+        )
+    spaces = tuple(kind for kind in _spaces_of(characters) if kind != blank)
     if not (declared.spaces or spaces):
         raise BuildError(
             f"spaces of output {spec.name!r} are not to count, and no class is known as a space",
@@ -87,9 +100,6 @@ def _declared_head(
             remedy='class_names = the character of each class, "" for the blank and " " for the '
             "space; or leave spaces out",
         )
-    blank = declared.blank
-    if blank is None and spec.dtype.startswith("float") and characters.count("") == 1:
-        blank = characters.index("")
     return TextHead(
         output=spec.name,
         blank=blank,
