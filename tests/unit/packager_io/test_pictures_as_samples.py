@@ -18,6 +18,7 @@ def test_images_need_a_declared_preprocessing(tmp_path: Path) -> None:
     image.new("RGB", (16, 8), (255, 0, 0)).save(tmp_path / "red.png")
     error = refusal_of(tmp_path)
     assert error.problem.startswith("the preprocessing of image input 'images' is not declared")
+    assert "edgepack init MODEL, without --calibration" in str(error.remedy), "init itself may ask"
     declaration = ImageInput(color="BGR", mean=(0.5,), std=(0.5,))
     feeds = open_given(tmp_path, declarations={"images": declaration}).samples.read(0)
     assert feeds["images"].shape == (1, 3, 8, 8)

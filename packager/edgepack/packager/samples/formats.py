@@ -228,8 +228,8 @@ def _images(files: list[Path], wanted: WantedInputs) -> RawSamples:
             f"the preprocessing of image input {name!r} is not declared: without it a guess "
             f"would decide what the model sees{f'; {wanted.unprepared}' * bool(wanted.unprepared)}",
             found_in=str(files[0].parent),
-            remedy="edgepack init MODEL writes an edgepack.toml; complete its "
-            f'[inputs.{toml_key(name)}] with kind = "image"',
+            remedy="edgepack init MODEL, without --calibration, writes an edgepack.toml; complete "
+            f'its [inputs.{toml_key(name)}] with kind = "image"',
         )
     batch = inputs[0].shape[0]
     at_once = batch if isinstance(batch, int) else 1
