@@ -83,6 +83,7 @@ def test_a_wrong_token_and_no_token_are_refused(serve: Serve, tmp_path: Path) ->
     assert done.returncode == 1
     assert "the fleet does not know this token" in done.stderr
     assert "EDGEPACK_FLEET_TOKEN" in done.stderr
+    assert f"found in: {fleet.url}" in done.stderr, "another fleet may serve at the default"
     done = edgepack("fleet", "devices", "--url", fleet.url, "--data", str(tmp_path))
     assert "there is no token for the fleet" in done.stderr
     token = (fleet.data / "token").read_text()

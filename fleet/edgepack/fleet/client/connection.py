@@ -224,7 +224,8 @@ def _refused(status: int, content: bytes, url: str) -> FleetError:
     except msgspec.DecodeError:
         kind = FleetAwayError if status in _PROXY_SAYS_AWAY else FleetError
         return kind(f"the fleet answered with HTTP status {status}", found_in=url)
-    return FleetError(refusal.problem, found_in=refusal.found_in, remedy=refusal.remedy)
+    found_in = url if status == http.client.UNAUTHORIZED else refusal.found_in
+    return FleetError(refusal.problem, found_in=found_in, remedy=refusal.remedy)
 
 
 def _reason(error: Exception) -> str:

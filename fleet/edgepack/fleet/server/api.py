@@ -175,7 +175,8 @@ def _guarded(endpoint: Endpoint, access: Access, role: Role | None) -> Endpoint:
             if actor is None:
                 refusal = Refusal(
                     problem="the fleet does not know this token",
-                    remedy="set EDGEPACK_FLEET_TOKEN, or --data to the folder that holds 'token'",
+                    remedy="set EDGEPACK_FLEET_TOKEN, or --data to the folder that holds 'token'; "
+                    "of another fleet, set EDGEPACK_FLEET_URL",
                 )
                 return _json(refusal, 401)
             if not actor.may(role):
