@@ -4,7 +4,7 @@ import io
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from edgepack.bundle.metadata import GoldenAgreement, GoldenTolerance
 from edgepack.decoding import decode_json
 from edgepack.errors import DeviceError
 from edgepack.tasks.description import TaskOutputs
+from edgepack.tasks.text.head import TextHead
 from edgepack.wire.histogram import LatencyRecorder
 from tests.simulators.children import child, has_ended
 from tests.simulators.manifests import CPU
@@ -432,6 +433,26 @@ def test_decisions_count_not_how_sure_a_release_is_of_them() -> None:
     assert not is_same_answer(before, other, near, (_decides(),))
     assert not is_same_answer(before, surer, near)
     assert is_same_answer(before, before, near)
+
+
+@pytest.mark.parametrize("ignores_spaces", [False, True])
+def test_a_line_that_loses_its_space_differs_unless_spaces_do_not_count(
+    ignores_spaces: bool,
+) -> None:
+    head = TextHead(output="y", blank=0, spaces=(4,), ignores_spaces=ignores_spaces)
+    agreements = (GoldenAgreement(part=head.part, keep=0.9),)
+
+    def line(kinds: Sequence[int], sure: float = 0.99) -> dict[str, Tensor]:
+        rows = np.full((1, len(kinds), 5), (1.0 - sure) / 4, np.float32)
+        rows[0, np.arange(len(kinds)), kinds] = sure
+        return {"y": rows}
+
+    before, joined = line([1, 2, 4, 3, 2, 1]), line([1, 2, 0, 3, 2, 1])
+    assert is_same_answer(before, joined, {}, agreements) == ignores_spaces
+    assert not is_same_answer(before, line([1, 2, 4, 3, 3, 1]), {}, agreements), "another character"
+    unsure = before | {"y": before["y"].copy()}
+    unsure["y"][0, 2] = [0.49, 0.0, 0.0, 0.0, 0.51]
+    assert is_same_answer(unsure, joined, {}, agreements), "it was a near tie"
 
 
 def test_a_single_decision_agrees_if_it_is_the_same_or_was_a_near_tie() -> None:

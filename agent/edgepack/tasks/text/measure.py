@@ -79,7 +79,7 @@ class ReadTexts:
         )
         losses = np.array(
             [
-                min(cost.edits / max(len(want), 1), 1.0)
+                max(min(cost.edits / max(len(want), 1), 1.0), cost.whole)
                 for cost, want in zip(costs, self._texts, strict=True)
             ]
         )
