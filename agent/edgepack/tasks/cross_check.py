@@ -186,11 +186,12 @@ def find_doubt(
             return _doubt_growth(part, expected, got)
         return _doubt_chains(part, expected, got) or _doubt_distances(part, expected, got)
     why = ", as outputs of other samples would agree" if blind else ""
-    is_of_samples = blind or part.task in _OF_SCORES
-    return Doubt(
-        because=f"{agreement.words} of {off}{why}",
-        remedies=("task", "metric", "samples") if is_of_samples else ("task", "metric"),
-    )
+    remedies: tuple[Remedy, ...] = ("task", "metric")
+    if blind or part.task in _OF_SCORES:
+        remedies = (*remedies, "samples")
+    if part.task == "values" and not part.settings.get("tolerances"):
+        remedies = ("tolerance", *remedies)
+    return Doubt(because=f"{agreement.words} of {off}{why}", remedies=remedies)
 
 
 def is_blind(opened: Expected, expected: Sequence[Outputs]) -> bool:

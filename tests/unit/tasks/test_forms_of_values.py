@@ -35,7 +35,9 @@ def _measure(
     wanted, given = [{"y": value} for value in expected], [{"y": value} for value in got]
     agreement = TASKS[part.task].open(part, wanted).measure(given)
     doubt = find_doubt(part, agreement, wanted, given)
-    return agreement, doubt.because if doubt else ""
+    if doubt is None:
+        return agreement, ""
+    return agreement, f"{doubt.because} ({' or '.join(doubt.remedies)})"
 
 
 def _part(task: str) -> TaskOutputs:
@@ -256,6 +258,7 @@ def test_columns_that_vary_little_beside_their_level_must_keep_their_variance(wi
     coarse = [np.round(value / 5.6e-4).astype(np.float32) * np.float32(5.6e-4) for value in given]
     _, doubt = _measure(_part("values"), given, coarse)
     assert "of column" in doubt, doubt
+    assert "tolerance" in doubt
     exact = [value + np.float32(4e-6) for value in given]
     assert not _measure(_part("values"), given, exact)[1]
     halves = [value.astype(np.float16) for value in given]
