@@ -22,9 +22,10 @@ QUESTIONS: Mapping[str, tuple[str, ...]] = {
     "caches": ("packager/edgepack/packager/stages/cache_check.py:_MOST_LOST",),
     "distances": ("agent/edgepack/tasks/cross_check.py:_MOST_IN_DISTANCE",),
     "extremes": (
-        "packager/edgepack/packager/samples/coverage.py:TAIL",
-        "packager/edgepack/packager/samples/coverage.py:_BEYOND_SHARE",
+        "packager/edgepack/packager/samples/coverage.py:_LIKELY_SHARE",
+        "packager/edgepack/packager/samples/coverage.py:_MOST_EXTREMES",
         "packager/edgepack/packager/samples/coverage.py:_MOST_SCALED",
+        "packager/edgepack/packager/samples/coverage.py:TAIL",
     ),
     "masks": (
         "packager/edgepack/packager/stages/fixed_stages.py:_FLOAT_ERROR",

@@ -64,6 +64,29 @@ def test_extremes_that_grow_with_the_number_of_samples_are_told() -> None:
     assert not _describe([np.minimum(row, 3.0) for row in known], held_out[:1])
 
 
+@pytest.mark.parametrize(("beyond", "smaller"), [(1.0, 1.0), (1.3, 1.0), (0.3, 1.0), (1.0, 10.0)])
+def test_the_furthest_held_out_samples_reach_a_likely_extreme(
+    beyond: float, smaller: float
+) -> None:
+    levels = np.random.default_rng(0).lognormal(0.0, 1.0, 150)
+    rows = [np.array([0.0, level], np.float32) for level in levels]
+    known, held_out = rows[:100], [row / smaller for row in rows[100:]]
+    most = max(float(row.max()) for row in known)
+    held_out[0] = np.array([0.0, beyond * most / smaller], np.float32)
+    split = SampleSplit(
+        calibration=_samples(known), search=_samples(known[:1]), held_out=_samples(held_out)
+    )
+    spec = TensorSpec(name="x", dtype="float32", shape=(2,))
+    extremes = measure_coverage(split, [spec], {}).extremes
+    if smaller > 1.0:
+        assert extremes is None, "no sample is scaled by more than four"
+    else:
+        assert extremes is not None
+        assert 1 <= extremes.count <= 3
+        assert len({round(float(feeds["x"].max()) / most, 2) for feeds in extremes}) == 1
+        assert float(extremes.read(0)["x"].max()) > 1.05 * most
+
+
 @pytest.mark.parametrize(
     ("held_out", "end"),
     [([3.0, 3.0], "."), ([1.0, 2.0], ", and is not in the held-out ones.")],

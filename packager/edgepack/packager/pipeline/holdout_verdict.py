@@ -17,6 +17,7 @@ from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.coverage import TAIL
 from edgepack.packager.search.judge import MOST_SAMPLES, CandidateJudge
 from edgepack.tasks.contract import LOSS, Agreement
+from edgepack.tasks.values.strict import RELATIVE
 from edgepack.text import counted
 
 
@@ -85,13 +86,14 @@ def judge_on_holdout(
 def doubt_extremes(
     run: Run, budgets: AccuracyBudgets, inputs: EvaluationInputs, held_out: HoldoutVerdict
 ) -> HoldoutVerdict:
-    """Return the verdict, weak if likely extremes of an input lose much more of the task.
+    """Return the verdict, weak if likely extremes of an input lose 1 % of the task.
 
-    The extremes are the furthest tenth of the samples, scaled beyond the range. If this tenth loses
-    a tenth, 1 % of the task is lost.
+    About one of as many inferences as there are samples for ranges is such an extreme: the held-out
+    samples are judged again with one more. Medians do not see one more: such a task may lose a
+    tenth of the extremes alone.
 
     Args:
-        run: The model.
+        run: The model; the held-out samples run again.
         budgets: Required shares of each task.
         inputs: Have the samples with likely extremes.
         held_out: Verdict of the held-out samples.
@@ -102,13 +104,25 @@ def doubt_extremes(
     extremes, verdict = inputs.split.extremes, held_out.verdict
     if extremes is None or inputs.metric or inputs.labelled or verdict.task_kept is None:
         return held_out
-    beyond = CandidateJudge(inputs.float_source, extremes, budgets, None).judge(run)
-    if beyond.task_kept is None or beyond.task_kept >= verdict.task_kept - LOSS * TAIL:
-        return held_out
+    samples, known = inputs.split.held_out, inputs.split.calibration.count
+    measures = (measure for one in verdict.agreements for measure in one.measures)
+    alone = [extremes] if any(one.scale is RELATIVE for one in measures) else []
+    judged = []
+    for some in (*(samples.extend([(extremes, n)]) for n in range(extremes.count)), *alone):
+        judge = CandidateJudge(inputs.float_source, some, budgets, None)
+        judged.append(judge.judge(run, at_least=-math.inf))
+    one_more = sorted(judged[: extremes.count], key=lambda one: one.task_kept or 0.0)
+    likely = one_more[(extremes.count - 1) // 2]
+    lost = (verdict.task_kept - (likely.task_kept or 0.0)) * (samples.count + 1) / (known + 1)
+    on = f"on {samples.count} samples and one more"
+    if lost <= LOSS:
+        if not alone or verdict.task_kept - (judged[-1].task_kept or 0.0) <= TAIL * LOSS:
+            return held_out
+        likely, on = judged[-1], f"on {counted(extremes.count, 'sample')} of these alone"
     because = (
-        "inferences beyond the calibration's range will lose far more: "
-        f"{beyond.words or f'{beyond.what} {format_metric(beyond.value)}'} in "
-        f"{counted(extremes.count, 'sample')} with likely extremes. To settle it: samples with "
-        "such values, or a limit or a scale of the input before the model"
+        f"about one of {known + 1} inferences will go beyond the calibration's range, and such "
+        "likely extremes will lose far more: "
+        f"{likely.words or f'{likely.what} {format_metric(likely.value)}'} {on}. To settle it: "
+        "samples with such values, or a limit or a scale of the input before the model"
     )
     return replace(held_out, verdict=replace(verdict, weak=(*verdict.weak, because)))

@@ -34,6 +34,7 @@ from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.reports.report import BoardResult
 from edgepack.packager.runtime.deadline import Deadline, OutOfTimeError
 from edgepack.packager.runtime.inspection import Inspection, inspect
+from edgepack.packager.runtime.model_run import remember
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.watched_outputs import without_watched
@@ -201,6 +202,8 @@ class VariantValidator:
         run = deadline.run_in_time(
             searched.evaluator.open(measured_model(self.work_dir, self.inputs.source))
         )
+        if self.inputs.split.extremes is not None:
+            run = remember(run)
         budgets = searched.profile.gates.accuracy
         judged = judge_on_holdout(run, budgets, self.inputs)
         held_out = doubt_extremes(run, budgets, self.inputs, judged)

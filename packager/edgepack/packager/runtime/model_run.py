@@ -18,12 +18,25 @@ from edgepack.packager.graph.held_weights import save_for_session
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.graph.source_quantization import PACKED_PRODUCT
 from edgepack.packager.runtime.provider_session import run_of_provider
-from edgepack.packager.tensors.sequence import Feeds, Samples
+from edgepack.packager.tensors.sequence import Feeds, Samples, digest_of
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.description import NOT_EVALUATED, NOTHING_KNOWN, ModelDescription
 
 Run = Callable[[Feeds], Outputs]
 """One inference."""
+
+
+def remember(run: Run) -> Run:
+    """Return a function that computes an inference once, and remembers its outputs."""
+    known: dict[bytes, Outputs] = {}
+
+    def recall(feeds: Feeds) -> Outputs:
+        key = digest_of(feeds)
+        if key not in known:
+            known[key] = run(feeds)
+        return known[key]
+
+    return recall
 
 
 class ModelRunner:

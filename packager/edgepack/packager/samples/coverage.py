@@ -19,9 +19,16 @@ _BEYOND_SHARE = 0.1
 """Of the calibration's range; a held-out value further out than this is worth a word."""
 
 TAIL = 10
-"""Divides the samples: the largest tenth shows how far values go beyond the rest."""
+"""Divides the samples: the largest tenth shows how far values go beyond the rest. Where this tenth
+loses a tenth, a hundredth of the task is lost."""
 
-_MOST_SCALED = 2.0
+_LIKELY_SHARE = 0.05
+"""Of the calibration's range; inferences that are likely further out may cost the task."""
+
+_MOST_EXTREMES = 3
+"""Samples that are scaled to a likely extreme: their median loss counts."""
+
+_MOST_SCALED = 4.0
 """Times that a sample is scaled to a likely extreme: its other values grow with it."""
 
 _UNSEEN_SHARE = 0.2
@@ -88,8 +95,8 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         notes: Problems, a sentence each.
-        extremes: Held-out samples, scaled until a value is as far beyond the range as in one of the
-            next inferences; None where no input has such values.
+        extremes: A few held-out samples, scaled until a value is as far beyond the range as in one
+            of the next inferences; None where no input has such values.
     """
 
     notes: tuple[str, ...]
@@ -129,7 +136,7 @@ def measure_coverage(
         elif name not in states and known.low <= known.high:
             tail = _find_tail(known, other)
             notes += _describe_range(name, known, other, tail)
-            if tail is not None and extremes is None and not states:
+            if extremes is None and not states and split.held_out.decoder is None:
                 extremes = _scale(split.held_out, name, other, tail)
         notes += _describe_declared(name, known, declarations.get(name))
     return Coverage(notes=tuple(notes), extremes=extremes)
@@ -143,8 +150,9 @@ def _look(samples: Samples, names: Sequence[str]) -> dict[str, _Seen]:
     return seen
 
 
-def _describe_range(name: str, known: _Seen, other: _Seen, tail: _Tail | None) -> list[str]:
-    if tail is not None:
+def _describe_range(name: str, known: _Seen, other: _Seen, tail: _Tail) -> list[str]:
+    beyond = _beyond(known, other)
+    if beyond <= _BEYOND_SHARE < tail.share:
         return [
             f"The extremes of input '{name}' differ much from sample to sample: about one of "
             f"{len(known.ends) + 1} inferences will go beyond the calibration's range "
@@ -152,7 +160,6 @@ def _describe_range(name: str, known: _Seen, other: _Seen, tail: _Tail | None) -
             "variant cuts such values off. Give more samples, or limit or scale the input before "
             "the model."
         ]
-    beyond = _beyond(known, other)
     if beyond <= _BEYOND_SHARE:
         return []
     return [
@@ -168,23 +175,22 @@ def _beyond(known: _Seen, other: _Seen) -> float:
     return max(known.low - other.low, other.high - known.high) / width
 
 
-def _find_tail(known: _Seen, other: _Seen) -> _Tail | None:
-    """Return values that differ so much between samples that some will exceed the range by far.
+def _find_tail(known: _Seen, other: _Seen) -> _Tail:
+    """Return how far values will exceed the range in one of the next inferences.
 
     A value beyond the range goes further by the mean excess of the largest tenth of the samples,
-    if the tail is exponential, and by more if the tail is heavier. None where held-out values are
-    beyond the range already.
+    if the tail is exponential, and by more if the tail is heavier.
     """
     ends = np.sort(np.array(known.ends + other.ends), axis=0)
     count = len(ends) // TAIL
-    if count < 2 or _beyond(known, other) > _BEYOND_SHARE:
-        return None
+    if count < 2:
+        return _Tail(side=0, end=-known.low, share=0.0)
     excesses = ends[-count:].mean(axis=0) - ends[-count - 1]
     side = int(excesses.argmax())
     excess = float(excesses[side])
     share = excess / max(known.high - known.low, 1e-12)
     end = (-known.low, known.high)[side] + excess
-    return _Tail(side=side, end=end, share=share) if share > _BEYOND_SHARE else None
+    return _Tail(side=side, end=end, share=share)
 
 
 def _scale(held_out: Samples, name: str, seen: _Seen, tail: _Tail) -> Samples | None:
@@ -197,9 +203,14 @@ def _scale(held_out: Samples, name: str, seen: _Seen, tail: _Tail) -> Samples | 
         tail: See `_Tail`.
     """
     ends = [each[tail.side] for each in seen.ends]
-    furthest = sorted(range(len(ends)), key=lambda place: -ends[place])[: -(-len(ends) // TAIL)]
+    furthest = sorted(range(len(ends)), key=lambda place: -ends[place])[:_MOST_EXTREMES]
     chosen = [place for place in furthest if ends[place] * _MOST_SCALED >= tail.end > 0.0]
-    if not chosen or seen.first is None or seen.first.dtype.kind != "f":
+    if (
+        tail.share <= _LIKELY_SHARE
+        or not chosen
+        or seen.first is None
+        or seen.first.dtype.kind != "f"
+    ):
         return None
     few = held_out.pick(chosen)
 
