@@ -9,12 +9,19 @@ from edgepack.bundle.keys import PrivateKey, generate_key, load_private_key, wri
 from edgepack.registry.credentials import HOST, PASSWORD, USER
 from tests.integration.loose_builds import Builder
 from tests.simulators import broker as mosquitto
-from tests.simulators import web_ways
+from tests.simulators import warm_programs, web_ways
 from tests.simulators.broker import Broker
 from tests.simulators.controller import Controller
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 Keys = tuple[PrivateKey, Path]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _children_start_warm() -> Iterator[None]:
+    """Start the children of builds and probes in these tests warm; unit tests start them cold."""
+    with warm_programs.warm_children():
+        yield
 
 
 @pytest.fixture(scope="session")

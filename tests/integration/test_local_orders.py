@@ -86,8 +86,9 @@ def serving(device: Device) -> tuple[int, bool]:
 
 
 def test_a_running_agent_carries_out_what_commands_order(
-    tmp_path: Path, device: Device, release_keys: Keys
+    tmp_path: Path, device: Device, release_keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(warm_programs, "HAVE_CHILDREN", frozenset())  # so that a probe takes time
     one, two, wrong = (archive(tmp_path, release_keys, n, is_wrong=n == 3) for n in (1, 2, 3))
     config = ("--config", device.config)
     with running(device):

@@ -11,29 +11,47 @@ command lines with other variables that Python or the loader reads at the start.
       │ request ─────▶│ forks twice ─────▶│ main()
       │◀── process id │                   │
       │◀───────────────── adopts ─────────│
+
+Python children of a program start in the same way, from a fork of the program that was made before
+its first thread; children of the test itself from a server, within `warm_children`.
 """
 
 import atexit
+import contextlib
 import ctypes
 import gc
 import importlib
 import inspect
 import json
 import os
+import resource
+import runpy
+import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
-from functools import cache
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from edgepack import python_child
+
 _ROOT = Path(__file__).parents[2]
+_CHILDREN = (
+    *("edgepack.agent.generation.probing", "edgepack.agent.runtime.facts"),
+    *("edgepack.agent.runtime.shadow", "edgepack.agent.runtime.verifying"),
+    *("edgepack.packager.runtime.trial", "edgepack.packager.stages.running_child"),
+)
+"""Modules that programs start as children."""
 _IMPORTS = {
+    "children": (*_CHILDREN, "onnxruntime"),
     "agent": (
         *("edgepack.agent.cli", "edgepack.agent.cli.assembly", "edgepack.agent.cli.describe"),
         *("edgepack.agent.enrolment.installation", "edgepack.agent.update.local_install"),
+        *_CHILDREN,
         "onnxruntime",
     ),
     "fleet": (
@@ -41,13 +59,18 @@ _IMPORTS = {
         *("edgepack.fleet.commands.rollout", "edgepack.fleet.commands.publishing"),
         *("edgepack.fleet.dashboard.routes", "anyio._backends._asyncio", "sqlite3", "psycopg"),
     ),
-    "packager": ("edgepack.cli", "edgepack.packager.cli.build", "edgepack.packager.pipeline.build"),
+    "packager": (
+        *("edgepack.cli", "edgepack.packager.cli.build", "edgepack.packager.pipeline.build"),
+        *_CHILDREN,
+    ),
 }
 _SCRIPTS = {
     str(Path(sys.executable).with_name("edgepack")): "edgepack.cli",
     str(Path(sys.executable).with_name("edgepack-agent")): "edgepack.agent.cli",
 }
 _OF_THE_PACKAGER = frozenset({"agent-release", "build", "init", "profiles", "compare", "delta"})
+HAVE_CHILDREN = frozenset({"build", "run", "install"})
+"""Commands whose children start warm. A test that has to see a child at work may clear it."""
 _READ_AT_THE_START = (*("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "ORT_"),)
 _PARAMETERS = tuple(inspect.signature(subprocess.Popen._execute_child).parameters)[2:]  # type: ignore[attr-defined]
 _USUAL = {
@@ -56,10 +79,11 @@ _USUAL = {
     **dict.fromkeys(("umask", "process_group"), (None, -1)),
 }
 """What a warm start has of the settings of `Popen` that it cannot change."""
+_LIMITS = (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE)
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"}
 """Imports start no threads, since a fork would lose them."""
-_SUBREAPER = 36
-"""PR_SET_CHILD_SUBREAPER of <linux/prctl.h>: the process adopts children of its children."""
+_SET_SUBREAPER, _GET_SUBREAPER = 36, 37
+"""Of <linux/prctl.h>: whether the process adopts children of its children."""
 
 
 class Popen(subprocess.Popen[Any]):
@@ -80,6 +104,9 @@ class Popen(subprocess.Popen[Any]):
             "environment": dict(os.environ if given["env"] is None else given["env"]),
             "folder": os.fspath(given["cwd"] or Path.cwd()),
             "is_session": bool(given["start_new_session"]),
+            "has_children": not HAVE_CHILDREN.isdisjoint(words[:1]),
+            "umask": _umask(),
+            "limits": {number: resource.getrlimit(number) for number in _LIMITS},
         }
         inherited = [number if file == -1 else file for number, file in enumerate(files)]
         self.pid = _server(program).start(request, inherited)
@@ -120,6 +147,8 @@ def _split(words: Any) -> tuple[str, list[str], bool]:
     shown = [os.fspath(word) for word in words]
     if shown[:2] == [sys.executable, "-m"]:
         return shown[2], shown[3:], True
+    if shown[:3] == [sys.executable, "-P", "-m"] and shown[3] in _CHILDREN:
+        return shown[3], shown[4:], False
     return _SCRIPTS.get(shown[0], ""), shown[1:], False
 
 
@@ -128,13 +157,22 @@ def _program_of(words: Any, given: dict[str, Any]) -> str:
     module, arguments, _ = _split(words)
     if any(given[name] not in usual for name, usual in _USUAL.items()):
         return ""
-    if _start_settings(given["env"] or os.environ) != _start_settings(os.environ):
+    is_child = module in _CHILDREN
+    ours = python_child.child_environment(os.environ) if is_child else os.environ
+    if _start_settings(given["env"] or os.environ) != _start_settings(ours):
         return ""
+    if is_child:
+        return "children"
     if module == "edgepack.agent.cli":
         return "agent"
     if module == "edgepack.cli":
         return "packager" if {*arguments[:1]} & _OF_THE_PACKAGER else "fleet"
     return ""
+
+
+def _umask() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("Umask:")[2].split()[0], 8)
 
 
 def _start_settings(environment: Mapping[str, str]) -> dict[str, str]:
@@ -143,46 +181,68 @@ def _start_settings(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-class _Server:
-    """A process that has imported a program and forks the program. The process ends when its socket
-    is closed.
-    """
+class _Starter:
+    """The way to a process that forks programs. That process ends when the socket is closed."""
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, control: socket.socket) -> None:
         self._lock = threading.Lock()
-        self._socket, other = socket.socketpair()
+        self._socket = control
+
+    def start(self, request: dict[str, Any], files: list[int]) -> int:
+        """Start the program as a child of this process and return its process id."""
+        body = json.dumps(request).encode()
+        with self._lock, _adopting_orphans():
+            socket.send_fds(self._socket, [len(body).to_bytes(4)], files)
+            self._socket.sendall(body)
+            return int.from_bytes(_read(self._socket, 4))
+
+
+_starters: dict[str, _Starter] = {}
+
+
+def _server(program: str) -> _Starter:
+    """Return the way to the server of a program, which starts if this process has none."""
+    if program not in _starters:
+        control, other = socket.socketpair()
         with other:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-P", __file__, str(other.fileno()), program],
                 pass_fds=[other.fileno()],
                 cwd=_ROOT,
                 env={**os.environ, **_ONE_THREAD},
             )
-        atexit.register(self._stop)
-        assert self._socket.recv(1) == b"r", f"the server of {program} did not start"
 
-    def _stop(self) -> None:
-        self._socket.close()
-        self._process.wait()
+        def stop() -> None:
+            control.close()
+            process.wait()
 
-    def start(self, request: dict[str, Any], files: list[int]) -> int:
-        """Start the program as a child of this process and return its process id."""
-        body = json.dumps(request).encode()
-        with self._lock:
-            _adopt_orphans(True)
-            try:
-                socket.send_fds(self._socket, [len(body).to_bytes(4)], files)
-                self._socket.sendall(body)
-                return int.from_bytes(_read(self._socket, 4))
-            finally:
-                _adopt_orphans(False)
+        atexit.register(stop)
+        assert control.recv(1) == b"r", f"the server of {program} did not start"
+        _starters[program] = _Starter(control)
+    return _starters[program]
 
 
-_server = cache(_Server)
+@contextlib.contextmanager
+def warm_children() -> Iterator[None]:
+    """Start the Python children of this process warm."""
+    names = vars(python_child)
+    before, names["subprocess"] = names["subprocess"], SimpleNamespace(Popen=Popen)
+    try:
+        yield
+    finally:
+        names["subprocess"] = before
 
 
-def _adopt_orphans(is_wanted: bool) -> None:
-    ctypes.CDLL(None).prctl(_SUBREAPER, int(is_wanted), 0, 0, 0)
+@contextlib.contextmanager
+def _adopting_orphans() -> Iterator[None]:
+    """Adopt orphans in a block; afterwards as before."""
+    system, before = ctypes.CDLL(None), ctypes.c_int()
+    system.prctl(_GET_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    system.prctl(_SET_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        system.prctl(_SET_SUBREAPER, before.value, 0, 0, 0)
 
 
 def _read(source: socket.socket, count: int) -> bytes:
@@ -210,9 +270,12 @@ def _await_request(control: socket.socket) -> dict[str, Any]:
             control.sendall(os.read(read_end, 4))
             os.close(read_end)
             continue
+        starter = os.getpid()
         if program := os.fork():
             os.write(write_end, program.to_bytes(4))
             os._exit(0)
+        while os.getppid() == starter:  # A program may ask to end with its parent.
+            time.sleep(0.0005)
         for number, file in enumerate(files):
             os.dup2(file, number)
         control.detach()
@@ -221,10 +284,40 @@ def _await_request(control: socket.socket) -> dict[str, Any]:
         return request
 
 
+def _fork_for_children() -> dict[str, Any]:
+    """Fork a process that forks the children of this program; return the request in a child, or
+    nothing in this process.
+    """
+    control, other = socket.socketpair()
+    if server := os.fork():
+        other.close()
+        if strays := sys.modules.get("edgepack.agent.hooks.strays"):
+            children = strays._children
+            vars(strays)["_children"] = lambda: [pid for pid in children() if pid != server]
+        _starters.clear()
+        _starters["children"] = _Starter(control)
+        vars(python_child)["subprocess"] = SimpleNamespace(Popen=Popen)
+        return {}
+    control.close()
+    os.setsid()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(null, number)
+    request = _await_request(other)
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+    return request
+
+
 def _become(request: dict[str, Any]) -> None:
     """Take over all by which a process differs from the server."""
     if request["is_session"]:
         os.setsid()
+    os.umask(request["umask"])
+    for number, limits in request["limits"].items():
+        resource.setrlimit(int(number), limits)
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -232,8 +325,8 @@ def _become(request: dict[str, Any]) -> None:
     sys.argv = [name, *request["words"]]
     if request["is_folder_on_path"]:
         sys.path.insert(0, request["folder"])
-    sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
 def _main() -> None:
@@ -244,8 +337,14 @@ def _main() -> None:
     gc.freeze()
     control.sendall(b"r")
     request = _await_request(control)
+    if request["has_children"]:
+        request = _fork_for_children() or request
     _become(request)
-    importlib.import_module(request["module"]).main()
+    if request["module"] in _CHILDREN:
+        del sys.modules[request["module"]]  # it is the main module now
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    else:
+        importlib.import_module(request["module"]).main()
 
 
 if __name__ == "__main__":
