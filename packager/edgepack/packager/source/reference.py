@@ -12,12 +12,13 @@ import re
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import onnx
 
 from edgepack.agent.runtime.opening import FATAL_ONLY, open_model_file
 from edgepack.agent.runtime.runtime_words import first_line
-from edgepack.errors import BuildError
+from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph.control_flow import deciding_inputs
 from edgepack.packager.graph.edits import name_nodes
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS
@@ -82,8 +83,18 @@ class FloatSource:
 
 
 def open_as_given(source: SourceModel) -> Run:
-    """Return the unchanged model of the file, on a single thread; feed fixed inputs, too."""
-    session = open_model_file(source.path, threads=1, log_severity=FATAL_ONLY)
+    """Return the unchanged model of the file, on a single thread; feed fixed inputs, too.
+
+    A file that ONNX Runtime rejects is opened like `open_reference`.
+
+    Raises:
+        BuildError: See `open_reference`.
+    """
+    try:
+        session = open_model_file(source.path, threads=1, log_severity=FATAL_ONLY)
+    except DeviceError:
+        with TemporaryDirectory() as folder:
+            return open_reference(source, Path(folder, "model.onnx"), threads=1)
     constants = {entry.name: entry.value for entry in source.fixed}
     return lambda feeds: session.run({**feeds, **constants})
 
