@@ -4,7 +4,7 @@
 # WORKERS tests run at once: those with processes and brokers wait for much of their time.
 
 PYTHON ?= python3
-WORKERS ?= 5
+WORKERS ?= 6
 VENV := .venv
 OPENVINO_VENV := .venv-openvino
 OLDEST_VENV := .venv-oldest
