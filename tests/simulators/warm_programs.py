@@ -1,10 +1,9 @@
 """`edgepack` and `edgepack-agent` as processes that start in a tenth of the processor time.
 
 Imports take most of the time of a short command. A server process for each program imports the
-modules
-once and forks for each start: with its own arguments, environment, folder, files and process id, as
-a child of the test. Command lines without a console script or its module start as usual, as do
-command lines with other variables that Python or the loader reads at the start.
+modules once and forks for each start: with its own arguments, environment, folder, files and
+process id, as a child of the test. Command lines without a console script or its module start as
+usual, as do command lines with other variables that Python or the loader reads at the start.
 
     test            server              program
       │ fork/exec ───▶│ imports

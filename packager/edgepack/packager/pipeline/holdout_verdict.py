@@ -16,6 +16,7 @@ from edgepack.packager.profiles.schema import AccuracyBudgets
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.coverage import TAIL
 from edgepack.packager.search.judge import MOST_SAMPLES, CandidateJudge
+from edgepack.packager.tensors.sequence import Samples
 from edgepack.tasks.contract import LOSS, Agreement
 from edgepack.tasks.values.strict import RELATIVE
 from edgepack.text import counted
@@ -105,20 +106,20 @@ def doubt_extremes(
     if extremes is None or inputs.metric or inputs.labelled or verdict.task_kept is None:
         return held_out
     samples, known = inputs.split.held_out, inputs.split.calibration.count
-    measures = (measure for one in verdict.agreements for measure in one.measures)
-    alone = [extremes] if any(one.scale is RELATIVE for one in measures) else []
-    judged = []
-    for some in (*(samples.extend([(extremes, n)]) for n in range(extremes.count)), *alone):
-        judge = CandidateJudge(inputs.float_source, some, budgets, None)
-        judged.append(judge.judge(run, at_least=-math.inf))
-    one_more = sorted(judged[: extremes.count], key=lambda one: one.task_kept or 0.0)
-    likely = one_more[(extremes.count - 1) // 2]
-    lost = (verdict.task_kept - (likely.task_kept or 0.0)) * (samples.count + 1) / (known + 1)
+
+    def judge(some: Samples) -> Verdict:
+        candidates = CandidateJudge(inputs.float_source, some, budgets, None)
+        return candidates.judge(run, at_least=-math.inf)
+
+    one_more = [judge(samples.extend([(extremes, place)])) for place in range(extremes.count)]
+    likely = sorted(one_more, key=_kept)[(extremes.count - 1) // 2]
     on = f"on {samples.count} samples and one more"
+    lost = (verdict.task_kept - _kept(likely)) * (samples.count + 1) / (known + 1)
+    if lost <= LOSS and _is_median(verdict):
+        likely, on = judge(extremes), f"on {counted(extremes.count, 'sample')} of these alone"
+        lost = (verdict.task_kept - _kept(likely)) / TAIL
     if lost <= LOSS:
-        if not alone or verdict.task_kept - (judged[-1].task_kept or 0.0) <= TAIL * LOSS:
-            return held_out
-        likely, on = judged[-1], f"on {counted(extremes.count, 'sample')} of these alone"
+        return held_out
     because = (
         f"about one of {known + 1} inferences will go beyond the calibration's range, and such "
         "likely extremes will lose far more: "
@@ -126,3 +127,14 @@ def doubt_extremes(
         "samples with such values, or a limit or a scale of the input before the model"
     )
     return replace(held_out, verdict=replace(verdict, weak=(*verdict.weak, because)))
+
+
+def _kept(verdict: Verdict) -> float:
+    """Return the kept share of the task; 0 where it is unknown."""
+    return verdict.task_kept or 0.0
+
+
+def _is_median(verdict: Verdict) -> bool:
+    """Return True if a median measures an output."""
+    measures = (measure for one in verdict.agreements for measure in one.measures)
+    return any(measure.scale is RELATIVE for measure in measures)
