@@ -9,10 +9,8 @@
 5. Write the bundle, sign and rehearse it, and move it to its place, as for a single model.
 """
 
-import hashlib
-import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -38,7 +36,7 @@ from edgepack.packager.bundling.assemble import (
     lay_out,
 )
 from edgepack.packager.bundling.output import check_output, disk_error, publish, work_folder
-from edgepack.packager.bundling.rehearse import Rehearsal, rehearse
+from edgepack.packager.bundling.rehearse import rehearse
 from edgepack.packager.bundling.shipped_firmware import check_firmware, check_shipped_hooks
 from edgepack.packager.pipeline.publication import BuildResult
 from edgepack.packager.pipeline.refusal import TimeEndedError, report_refusal
@@ -47,15 +45,8 @@ from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.provenance.bill import compose_bill
 from edgepack.packager.provenance.minimum_elements import count_elements
-from edgepack.packager.provenance.record import BuildRecord, Material, SampleSet
-from edgepack.packager.reports.report import (
-    ModelReport,
-    RefusedProfile,
-    Report,
-    SamplesReport,
-    VariantReport,
-    reported_files,
-)
+from edgepack.packager.provenance.record import BuildRecord
+from edgepack.packager.reports.report import RefusedProfile, Report
 from edgepack.packager.runtime.deadline import Deadline, OutOfTimeError
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.runtime.tool_versions import tool_versions
@@ -64,16 +55,16 @@ from edgepack.packager.samples.golden_selection import (
     SIZE_LIMIT_BYTES,
     choose_sounds,
 )
-from edgepack.packager.stages import speech
+from edgepack.packager.stages.build_documents import (
+    add_times,
+    compose_record,
+    compose_report,
+    digest_source,
+)
 from edgepack.packager.stages.end_gate import EndGate, JudgedVariant
 from edgepack.packager.stages.float_pipeline import FloatPipeline
-from edgepack.packager.stages.graph_facts import describe_graphs
 from edgepack.packager.stages.pipeline_file import PipelineSource, read_pipeline
-from edgepack.packager.stages.pipeline_samples import (
-    PipelineSamples,
-    digest_samples,
-    open_pipeline_samples,
-)
+from edgepack.packager.stages.pipeline_samples import PipelineSamples, open_pipeline_samples
 from edgepack.packager.stages.plans import VariantPlan, plan_variants
 from edgepack.packager.stages.shared_weights import share_weights
 from edgepack.packager.stages.stage_variants import StageBuilder
@@ -84,7 +75,6 @@ from edgepack.tasks.description import ModelDescription, TaskOutputs
 from edgepack.tasks.inputs import PageInput
 from edgepack.tasks.table import task_of
 from edgepack.tasks.transcript.measure import NAME as TRANSCRIPT
-from edgepack.text import counted
 
 _LEAST_GOLDEN = 2
 
@@ -169,8 +159,8 @@ def _build(
         parts, laid_out = _lay_out(folder, source, request, samples, expected, judged)
 
         def sign(parts: BundleParts, laid_out: LaidOut) -> tuple[str, Report, BuildRecord]:
-            report = _compose_report(source, samples, parts, laid_out, judged, refused)
-            record = _compose_record(source, request, samples, parts, laid_out, report)
+            report = compose_report(source, samples, parts, laid_out, judged, refused)
+            record = compose_record(source, request, samples, parts, laid_out, report)
             return finish(folder, parts, laid_out, report, record, key), report, record
 
         digest, report, record = sign(parts, laid_out)
@@ -179,7 +169,7 @@ def _build(
             progress(BuildStep(what="encrypting the bundle"))
             digest, report, record = sign(*encrypt_files(folder, parts, laid_out, recipients))
         publish(folder, request.output, work)
-    timed = _add_times(report, judged, rehearsal)
+    timed = add_times(report, judged, rehearsal)
     html, json = write_report(timed, request.output)
     return BuildResult(
         output=request.output,
@@ -308,7 +298,7 @@ def _lay_out(
             version=request.version,
             release=request.release,
             created_at=request.created_at,
-            source_sha256=_digest_source(source),
+            source_sha256=digest_source(source),
             tools=dict(sorted(tool_versions().items())),
             files=(),
             description=ModelDescription(
@@ -345,171 +335,3 @@ def _count_golden(samples: PipelineSamples) -> int:
             break
         count += 1
     return count
-
-
-def _digest_source(source: PipelineSource) -> str:
-    digest = hashlib.sha256(source.path.read_bytes())
-    for file in _given_files(source):
-        digest.update(_digest_file(file).encode())
-    return digest.hexdigest()
-
-
-def _given_files(source: PipelineSource) -> tuple[Path, ...]:
-    return tuple(dict.fromkeys(stage.given for stage in source.stages))
-
-
-def _settings_of(source: PipelineSource) -> tuple[Path, ...]:
-    """Return the files that state how sounds and texts are prepared; none for other pipelines."""
-    if source.texts is None:
-        return ()
-    found = (source.path.parent / name for name in speech.FILES)
-    return tuple(path for path in found if path.is_file())
-
-
-def _digest_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _compose_report(
-    source: PipelineSource,
-    samples: PipelineSamples,
-    parts: BundleParts,
-    laid_out: LaidOut,
-    judged: Sequence[JudgedVariant],
-    refused: tuple[RefusedProfile, ...],
-) -> Report:
-    facts = parts.facts
-    golden_count = len(parts.golden.inputs)
-    wiring = source.wiring
-    notes = [
-        f"The pipeline has {len(source.stages)} stages: "
-        f"{', '.join(stage.name for stage in source.stages)}. Accuracy is measured from its inputs "
-        f"to its outputs on {len(samples.held_out)} held-out samples.",
-        *source.notes,
-    ]
-    if parts.pictures:
-        notes.append(
-            f"The bundle carries {counted(len(parts.pictures), 'sound')} of the golden samples as "
-            "given. Devices prove their preparation with these. --leave-out-pictures leaves them "
-            "out."
-        )
-    return Report(
-        name=facts.name,
-        version=facts.version,
-        release=facts.release,
-        created_at=facts.created_at,
-        model=ModelReport(
-            file=source.path.name,
-            sha256=facts.source_sha256,
-            **describe_graphs(stage.path for stage in source.stages),
-            inputs=tuple(f"{one.name} {one.dtype} {list(one.shape)}" for one in wiring.inputs),
-            outputs=wiring.outputs,
-        ),
-        samples=SamplesReport(
-            calibration_count=len(samples.calibration),
-            search_count=0,
-            held_out_count=len(samples.held_out),
-            golden_count=golden_count,
-            golden_bytes=laid_out.golden.size_bytes,
-            is_random=False,
-        ),
-        variants=tuple(
-            _report(one, variant) for one, variant in zip(judged, laid_out.variants, strict=True)
-        ),
-        refused=refused,
-        notes=tuple(notes),
-        warnings=tuple(
-            f"the verdict on {one.plan.name} is weak: {one.facts.accuracy.weak}."
-            for one in judged
-            if one.facts.accuracy.weak
-        ),
-        tools=facts.tools,
-    )
-
-
-def _report(judged: JudgedVariant, variant: Variant) -> VariantReport:
-    facts = variant.facts
-    files = reported_files(facts.files)
-    return VariantReport(
-        name=variant.name,
-        profile=facts.profile,
-        profile_sha256=facts.profile_sha256,
-        provider=variant.provider,
-        device=variant.device,
-        degraded=facts.degraded,
-        requires=facts.requires,
-        toolchain=facts.toolchain,
-        tolerances=facts.tolerances,
-        agreements=facts.agreements,
-        recipe=tuple(f"{stage}: {name}" for stage, name in judged.stages.items()),
-        files=files,
-        precision=facts.precision,
-        size_bytes=sum({file.sha256: file.size_bytes for file in files}.values()),
-        accuracy=facts.accuracy,
-        placement=facts.placement,
-        attempts=(),
-        notes=judged.notes,
-    )
-
-
-def _compose_record(
-    source: PipelineSource,
-    request: BuildRequest,
-    samples: PipelineSamples,
-    parts: BundleParts,
-    laid_out: LaidOut,
-    report: Report,
-) -> BuildRecord:
-    return BuildRecord(
-        facts=parts.facts,
-        variants=laid_out.variants,
-        model=report.model,
-        about=request.about,
-        datasets=request.datasets,
-        samples=(
-            SampleSet(
-                used_for="calibration",
-                count=len(samples.calibration),
-                sha256=digest_samples(samples.calibration),
-                is_random=False,
-            ),
-            SampleSet(
-                used_for="evaluation",
-                count=len(samples.held_out),
-                sha256=digest_samples(samples.held_out, samples.answers),
-                is_random=False,
-            ),
-        ),
-        assets=laid_out.assets,
-        materials=tuple(
-            Material(name=path.name, sha256=_digest_file(path))
-            for path in (*_given_files(source), *_settings_of(source))
-        ),
-        external={
-            "model": source.path.name,
-            "name": request.name,
-            "version": request.version,
-            "release": request.release,
-            "profiles": [Path(name).name for name in request.profiles],
-            "calibration": Path(str(request.calibration)).name,
-        },
-        builder_id=request.builder_id,
-        host={"machine": platform.machine(), "system": platform.system()},
-    )
-
-
-def _add_times(report: Report, judged: Sequence[JudgedVariant], rehearsal: Rehearsal) -> Report:
-    by_name: Mapping[str, JudgedVariant] = {one.plan.name: one for one in judged}
-    return replace(
-        report,
-        choice=rehearsal.choice.because,
-        variants=tuple(
-            replace(
-                variant,
-                notes=(*variant.notes, *by_name[variant.name].timed_notes),
-                rehearsal=rehearsal.by_variant[variant.name],
-            )
-            for variant in report.variants
-        ),
-    )
