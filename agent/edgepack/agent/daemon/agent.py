@@ -3,29 +3,26 @@
 import contextlib
 import logging
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox, Item
 from edgepack.agent.broker.link import Publisher
 from edgepack.agent.broker.logs import LogSender
-from edgepack.agent.broker.report import Recent, failing_releases, make_report, report_due_s
 from edgepack.agent.broker.samples import LOOK_S, SampleUploader
 from edgepack.agent.broker.silence import SilenceWatch
 from edgepack.agent.config import AgentConfig
 from edgepack.agent.daemon.application_socket import ApplicationSocket
 from edgepack.agent.daemon.local_orders import LocalOrders
 from edgepack.agent.daemon.metrics import DeviceMetrics
+from edgepack.agent.daemon.reporter import ReportedParts, Reporter
 from edgepack.agent.daemon.service_manager import ServiceManager
 from edgepack.agent.enrolment.renewal import CertificateKeeper
 from edgepack.agent.self_update.agent_installer import AgentInstaller
 from edgepack.agent.state.disk import DiskWatch
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
-from edgepack.agent.telemetry.failing import FailingNote
-from edgepack.agent.telemetry.journal import Numbered
 from edgepack.agent.transfer.chunk_status import ChunkOutcome
 from edgepack.agent.update.dependencies import Clock
 from edgepack.agent.update.models import Models
@@ -37,11 +34,10 @@ from edgepack.errors import DeviceError, TransferError, TrustError
 from edgepack.text import counted
 from edgepack.wire import topics
 from edgepack.wire.batches import Received, Session
-from edgepack.wire.changes import find_changes
 from edgepack.wire.coded import read_coded
 from edgepack.wire.messages import decode
 from edgepack.wire.orders import Certificate, Desired
-from edgepack.wire.reports import CaptureReport, Reported
+from edgepack.wire.reports import CaptureReport
 from edgepack.wire.router import Router
 from edgepack.wire.signed import group_messages
 from edgepack.wire.telemetry import Event
@@ -52,7 +48,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PROGRESS_STEP = 0.1
 FAULT_PAUSE_S = 1.0
 """Until the loop goes on after the disk failed in it."""
 IDLE_S = 5.0
@@ -61,16 +56,10 @@ BATCH = 16
 LINGER_S = 0.001
 """So long a batch waits for its next message. Going on costs as much as taking two chunks, so it is
 not done for each one that comes when they come fast."""
-MAX_OWN_EVENTS = 16
-"""Events that are about no model and wait for the broker; the oldest go first."""
 FAULT = "fault in edgepack"
 """Why a message was dropped that edgepack failed to handle."""
-TROUBLE_PAUSE_S = 5.0
-"""Between reports of problems that come and go: a fleet rejects reports above a device's quota."""
 GATHER_S = 5.0
 """How often the spool is read."""
-RESEND_S = 10.0
-"""Telemetry that the fleet does not acknowledge is sent again after this time, at least."""
 SESSION_S = 1.0
 """A new session is accepted so often at most, so that no broker makes a device flood it."""
 _INDEX_BYTES = 4
@@ -135,32 +124,19 @@ class Agent:
             }
         )
         self._trust, self._keeper, self._metrics = trust, keeper, metrics
-        self._applications, self._installer = applications, installer
+        self._applications = applications
         self._manager, self._read_again = manager or ServiceManager(), read_again
         self._local_orders = local_orders
         self._inbox = inbox
         self._publisher = publisher
         self._telemetry = telemetry
         self._clock = clock or Clock()
-        self._boot = boot
-        self._reported_at = 0.0
-        self._told: Reported | None = None
-        self._sent: Numbered | None = None
-        self._resend_at = 0.0
-        self._is_news = True
-        self._heard_sequence = 0
         self._unkept: tuple[Desired, Mapping[str, str]] | None = None
         self._retry_at = 0.0
-        self._reported_progress = 0.0
-        self._reported_troubles: tuple[str, ...] = ()
-        self._window_at = self._gathered_at = self._clock.monotonic()
-        self._moved_at = -config.telemetry.interval_s
-        self._unheard: deque[Event] = deque(maxlen=MAX_OWN_EVENTS)
-        self._in_flight: dict[int, tuple[Event, ...]] = {}
+        self._gathered_at = self._clock.monotonic()
         self._session_at = -SESSION_S
         self._silence = SilenceWatch(config.tenant, config.device)
         self._disk = DiskWatch(Path(config.state_dir))
-        self._failing = FailingNote(Path(config.state_dir), self._clock.wall)
         self._samples = SampleUploader(
             config, wall=self._clock.wall, monotonic=self._clock.monotonic
         )
@@ -168,7 +144,24 @@ class Agent:
             config, recent_log, wall=self._clock.wall, monotonic=self._clock.monotonic
         )
         self._reported_captures: Mapping[str, CaptureReport] = {}
-        self._models = make_models(self._report)
+        self._models = make_models(lambda: self._reporter.report())
+        troubled = (publisher, telemetry, trust, keeper, metrics, applications, installer)
+        self._reporter = Reporter(
+            config,
+            self._models,
+            publisher,
+            telemetry,
+            ReportedParts(
+                samples=self._samples,
+                disk=self._disk,
+                trust=trust,
+                keeper=keeper,
+                troubled=tuple(part for part in troubled if part is not None),
+            ),
+            self._silence,
+            boot=boot,
+            clock=self._clock,
+        )
         self.dropped: Counter[str] = Counter()
         self.reload = threading.Event()
         self._is_stale = False
@@ -215,7 +208,7 @@ class Agent:
                 self._models.apply(self._config, trust)
                 self._samples.apply(self._config)
                 self._log.apply(self._config)
-                self._is_news = True
+                self._reporter.apply(self._config)
         finally:
             self._manager.report(self._status())
             self._manager.ready()
@@ -237,10 +230,12 @@ class Agent:
         self._send_samples()
         self._send_log()
         now = self._clock.monotonic()
-        self._report_when_due(now)
+        self._gather_when_due(now)
+        if self._reporter.report_when_due(now):
+            self._update_metrics()
         if self._publisher.is_connected and (finding := self._silence.finding(now)):
             log.warning("%s", finding)
-        until_window_s = max(0.0, self._window_at + self._window_s(now) - now)
+        until_window_s = self._reporter.until_window_s(now)
         idle_s = LOOK_S if self._samples.is_active else IDLE_S
         item = self._inbox.get(min(IDLE_S if wait_s is None else wait_s, until_window_s, idle_s))
         for _ in range(BATCH):
@@ -263,13 +258,11 @@ class Agent:
         match item:
             case Connected():
                 self._silence.connected(self._clock.monotonic())
-                self._told = None
-                self._report()
+                self._reporter.begin_connection()
                 self._models.note_connected()
             case Acknowledged(message_id=message_id, code=code, reason=reason):
                 self._silence.acknowledged(message_id, code, reason)
-                for event in self._in_flight.pop(message_id, ()):
-                    self._note_sent(event)
+                self._reporter.note_acknowledged(message_id)
             case Arrived(topic=topic, payload=payload):
                 self._take_message(topic, payload)
 
@@ -311,7 +304,7 @@ class Agent:
                 is_new = True
             if is_new:
                 self._publisher.renew_certificate()
-                self._report()
+                self._reporter.report()
         except (DeviceError, TransferError) as error:
             self._drop("certificate not accepted", error.problem)
 
@@ -326,11 +319,9 @@ class Agent:
             self._drop("malformed session", error.problem)
             return
         if is_new:
-            self._session_at, self._told = now, None
+            self._session_at = now
             self._silence.answered()
-            self._report()
-            self._sent = None
-            self._publish_telemetry()
+            self._reporter.begin_session()
             self._samples.resend()
 
     def _take_received(self, _: str, payload: bytes) -> None:
@@ -345,7 +336,7 @@ class Agent:
         journal = self._telemetry.journal
         journal.acknowledge(said.journal, said.until, said.newest)
         if journal.is_waiting:
-            self._publish_telemetry()
+            self._reporter.publish_telemetry()
 
     def _take_samples_taken(self, _: str, payload: bytes) -> None:
         """Delete samples that the fleet has, and send the next."""
@@ -375,7 +366,7 @@ class Agent:
             self._publisher.publish("sample", *group)
         if self._samples.reports != self._reported_captures:
             self._reported_captures = self._samples.reports
-            self._report()
+            self._reporter.report()
 
     def _send_log(self) -> None:
         """Send requested lines of the log."""
@@ -396,13 +387,13 @@ class Agent:
         except TransferError as error:
             self._refuse(error)
         except OSError as error:
-            self._heard_sequence = 0
+            self._reporter.heard_sequence = 0
             self._drop("word not kept", str(error))
         except Exception as error:  # the outermost loop of what peers can cause
             self._drop(FAULT, repr(error))
             log.exception("fault %d because of metadata or an order", self.dropped[FAULT])
         if self._trust.is_waiting:
-            self._is_news = True  # What it waits for may have been lost: the fleet hears of it.
+            self._reporter.is_news = True  # What it waits for may be lost: the fleet hears of it.
 
     def _carry_out(self, desired: Desired, refusals: Mapping[str, str]) -> None:
         """Apply the fleet's orders, except rejected orders.
@@ -411,13 +402,13 @@ class Agent:
             TransferError: An order makes no sense.
         """
         try:
-            self._heard_sequence = desired.sequence
+            self._reporter.heard_sequence = desired.sequence
             heard = self._models.take(desired, refusals)
             self._log.take(desired.log, is_signed=self._trust is not None)
             self._samples.take(desired.captures, is_signed=self._trust is not None)
         except OSError as error:
             # Tried again here; the controller, too, answers a report with this sequence.
-            self._heard_sequence = 0
+            self._reporter.heard_sequence = 0
             self._unkept = (desired, refusals)
             self._retry_at = self._clock.monotonic() + DISK_RETRY_S
             self._drop("offer not kept", str(error))
@@ -425,7 +416,7 @@ class Agent:
             self._unkept = None
             log.debug("desired sequence=%d %s", desired.sequence, heard)
             if set(heard.values()) <= {"known"}:
-                self._report()
+                self._reporter.report()
 
     def _carry_out_again(self) -> None:
         """Retry orders that the disk did not allow before."""
@@ -439,22 +430,8 @@ class Agent:
 
     def _refuse(self, error: TransferError) -> None:
         self._drop("malformed offer", error.problem)
-        self._unheard.append(
-            Event(
-                at=self._clock.wall(),
-                kind="refused",
-                bundle="none",
-                because=error.problem[:MAX_TEXT],
-            )
-        )
-        self._report()
-
-    def _note_sent(self, event: Event) -> None:
-        """Note that the broker has acknowledged an event."""
-        if event.model in self._models:
-            self._models[event.model].note_sent(event)
-        elif event in self._unheard:
-            self._unheard.remove(event)
+        because, at = error.problem[:MAX_TEXT], self._clock.wall()
+        self._reporter.add_event(Event(at=at, kind="refused", bundle="none", because=because))
 
     def _take_chunk(self, sha256: str, payload: bytes) -> None:
         content = memoryview(payload)[_INDEX_BYTES:]
@@ -487,31 +464,13 @@ class Agent:
         if count == 10 ** (len(str(count)) - 1):
             log.warning("dropped=%s count=%d detail=%s", reason, count, ascii(detail)[:300])
 
-    def _report_when_due(self, now: float) -> None:
-        """Send due reports: after download progress, at a heartbeat, and latencies."""
-        progress = self._progress()
+    def _gather_when_due(self, now: float) -> None:
+        """Read the spool, and tell those on this device, at times."""
         if now - self._gathered_at >= GATHER_S:
             self._gathered_at = now
             self._telemetry.gather()
             self._update_metrics()
             self._manager.report(self._status())
-        troubles, has_paused = self._models.troubles, now - self._reported_at >= TROUBLE_PAUSE_S
-        if troubles != self._reported_troubles and has_paused:
-            self._reported_troubles = troubles
-            self._report()
-        has_moved = abs(progress - self._reported_progress) >= PROGRESS_STEP
-        due_s = report_due_s(
-            self._config.device, self._config.telemetry.heartbeat_s, is_news=self._is_news
-        )
-        has_failures_news = self._failing.note(failing_releases(self._models, self._recent))
-        if has_moved or has_failures_news or now - self._reported_at >= due_s:
-            self._report()
-            self._is_news = has_moved
-        if now - self._window_at >= self._window_s(now):
-            self._window_at = now
-            self._publish_telemetry()
-            self._failing.write()
-            self._update_metrics()
 
     def _status(self) -> str:
         """Return a line for the service manager: models, updates, broker."""
@@ -535,80 +494,3 @@ class Agent:
             others = self._applications.dropped if self._applications else {}
             dropped = {**self.dropped, **others}
             self._metrics.update(self._models, dropped, is_connected=is_connected)
-
-    def _window_s(self, now: float) -> float:
-        """Return the length of a window of telemetry: short during an update, and soon after."""
-        settings = self._config.telemetry
-        if not all(updater.journal.is_at_rest for updater in self._models):
-            self._moved_at = now
-        is_moving = now - self._moved_at < settings.interval_s
-        shortest_s = min(settings.interval_s, settings.update_interval_s)
-        return shortest_s if is_moving else settings.interval_s
-
-    def _recent(self, digest: str) -> Recent:
-        """Return the most recent inferences of a release."""
-        return Recent(
-            outcomes=self._telemetry.outcomes.recent(digest, self._clock.monotonic()),
-            drift=self._telemetry.drift.recent(digest),
-        )
-
-    def _progress(self) -> float:
-        """Return the progress of all downloads; any download changes this number."""
-        return sum(updater.progress for updater in self._models)
-
-    def _report(self) -> None:
-        """Send the report, and the events that the broker has not acknowledged.
-
-        The whole report is sent after a connection and in a new session, otherwise the changes.
-        """
-        self._reported_at = self._clock.monotonic()
-        self._is_news = True
-        self._reported_progress = self._progress()
-        if not self._publisher.is_connected:
-            return
-        trust, keeper = self._trust, self._keeper
-        parts = (
-            *(self._publisher, self._telemetry, trust, keeper),
-            *(self._metrics, self._applications, self._installer),
-        )
-        report = make_report(
-            self._models,
-            (*(part.trouble for part in parts if part is not None), *self._disk.troubles),
-            sequence=self._heard_sequence,
-            boot=self._boot,
-            at=self._clock.wall(),
-            trust=trust.reported if trust else None,
-            renewal=keeper.renewal if keeper else None,
-            recent=self._recent,
-            captures=self._samples.reports,
-        )
-        message = report if self._told is None else find_changes(self._told, report)
-        sent = self._publisher.publish("reported", message, retain=self._told is None)
-        has_session = self._publisher.has_session
-        self._told = report if has_session and sent is not None else None
-        self._silence.sent_report(sent)
-        if not has_session:
-            return  # The controller accepts no event yet, and the broker would acknowledge them.
-        waiting = {id(event) for events in self._in_flight.values() for event in events}
-        outboxes = (updater.journal.outbox for updater in self._models)
-        unsent = [it for it in chain(*outboxes, self._unheard) if id(it) not in waiting]
-        for events in group_messages(unsent):
-            message_id = self._publisher.publish("event", *events)
-            if message_id is not None:
-                self._in_flight[message_id] = events
-
-    def _publish_telemetry(self) -> None:
-        """Store the windows of telemetry, and send those that the fleet did not acknowledge."""
-        has_session = self._publisher.is_connected and self._publisher.has_session
-        try:
-            self._telemetry.commit(seals=has_session)
-        except OSError as error:
-            self._disk.failed("telemetry", error)
-            return
-        self._disk.works("telemetry")
-        now = self._clock.monotonic()
-        batch = self._telemetry.journal.under_way
-        if has_session and batch is not None and (batch != self._sent or now >= self._resend_at):
-            self._sent, self._resend_at = batch, now + RESEND_S
-            place = (batch.journal, batch.first)
-            self._publisher.publish("telemetry", *batch.windows, place=place)
