@@ -20,7 +20,7 @@ from benchmarks.task_kinds.kind import Half
 QUESTIONS: Mapping[str, tuple[str, ...]] = {
     "boxes": ("agent/edgepack/tasks/detections/layouts.py:MOST_FOUND",),
     "caches": ("packager/edgepack/packager/stages/cache_check.py:_MOST_LOST",),
-    "distances": ("agent/edgepack/tasks/cross_check.py:_MOST_IN_DISTANCE",),
+    "distances": ("agent/edgepack/tasks/doubts/errors.py:_MOST_IN_DISTANCE",),
     "extremes": (
         "packager/edgepack/packager/samples/coverage.py:_LIKELY_SHARE",
         "packager/edgepack/packager/samples/coverage.py:_MOST_EXTREMES",

@@ -21,6 +21,7 @@ from edgepack.tasks.arrays import Bools, Floats, Outputs, Tensor
 from edgepack.tasks.contract import Agreement
 from edgepack.tasks.cross_check import find_doubt
 from edgepack.tasks.description import ModelDescription, Source, TaskOutputs
+from edgepack.tasks.doubts.case import Case
 from edgepack.tasks.table import TASKS
 from tests.graphs import graph_model
 
@@ -34,7 +35,7 @@ def _measure(
     """Return the agreement of one output, and why it says little."""
     wanted, given = [{"y": value} for value in expected], [{"y": value} for value in got]
     agreement = TASKS[part.task].open(part, wanted).measure(given)
-    doubt = find_doubt(part, agreement, wanted, given)
+    doubt = find_doubt(Case(part, agreement, wanted, given))
     if doubt is None:
         return agreement, ""
     return agreement, f"{doubt.because} ({' or '.join(doubt.remedies)})"

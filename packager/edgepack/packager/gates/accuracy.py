@@ -20,8 +20,9 @@ from edgepack.packager.tasks.scores import describe_scores
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import FEWEST_FOR_SPREAD, Outputs
 from edgepack.tasks.contract import Agreement, Expected, Measure
-from edgepack.tasks.cross_check import Remedy, find_doubt, is_blind
+from edgepack.tasks.cross_check import find_doubt, is_blind
 from edgepack.tasks.description import IGNORED, SELECTION, ModelDescription, TaskOutputs
+from edgepack.tasks.doubts.case import Case, Remedy
 from edgepack.tasks.plain_error import PlainError, measure_errors
 from edgepack.tasks.table import task_of
 
@@ -127,7 +128,7 @@ class Reference:
         """Yield reasons for weak agreements, each with what would settle the doubt."""
         for place, (agreement, (part, _)) in enumerate(zip(agreements, self._parts, strict=False)):
             blind = self._blind[place]
-            doubt = find_doubt(part, agreement, self.expected, got, blind=blind)
+            doubt = find_doubt(Case(part, agreement, self.expected, got, blind=blind))
             if doubt is not None:
                 remedies = "; or ".join(_REMEDIES[one] for one in doubt.remedies)
                 lines = "; ".join(self._declaration(part, name) for name in part.outputs)

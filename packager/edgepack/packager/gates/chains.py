@@ -23,8 +23,8 @@ from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.tasks.arrays import Outputs
-from edgepack.tasks.cross_check import CHAIN_STEPS
 from edgepack.tasks.description import UNKNOWN, ModelDescription
+from edgepack.tasks.doubts.chains import CHAIN_STEPS
 from edgepack.tasks.intervals import low_of_groups
 from edgepack.text import counted
 

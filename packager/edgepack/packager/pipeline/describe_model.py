@@ -10,8 +10,8 @@ from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.progress import Progress
 from edgepack.packager.tasks.findings import LOOKED_AT
 from edgepack.packager.tasks.possible import possible_of
-from edgepack.tasks.cross_check import MAY_BE, QUANTITIES
 from edgepack.tasks.description import GUESSED_FROM, UNKNOWN, ModelDescription, TaskOutputs
+from edgepack.tasks.doubts.meaning import MAY_BE, QUANTITIES
 
 
 def describe_model(

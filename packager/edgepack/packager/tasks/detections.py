@@ -16,10 +16,10 @@ from edgepack.packager.tasks.findings import Findings
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Outputs
-from edgepack.tasks.cross_check import BOXES, GRAPH_LAYOUT, MAY_BE, UNKNOWN_LAYOUT
 from edgepack.tasks.description import TaskOutputs
 from edgepack.tasks.detections.decoding import find_boxes, settle
 from edgepack.tasks.detections.layouts import LAYOUTS, DetectionHead
+from edgepack.tasks.doubts.meaning import BOXES, GRAPH_LAYOUT, MAY_BE, UNKNOWN_LAYOUT
 from edgepack.tasks.values.parts import boxes_in
 from edgepack.text import counted
 

@@ -17,8 +17,8 @@ from edgepack.packager.tensors.sequence import Feeds
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import FEWEST_FOR_SPREAD, Floats, Outputs
 from edgepack.tasks.contract import LOSS
-from edgepack.tasks.cross_check import CHANGES
 from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
+from edgepack.tasks.doubts.errors import CHANGES
 from edgepack.tasks.values.strict import Residual
 
 _QUARTILES = 1.349

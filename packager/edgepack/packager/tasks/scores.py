@@ -21,8 +21,8 @@ from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Floats, Outputs, Tensor
 from edgepack.tasks.classification.measure import ROWS, TOP1, is_one_decision, one_miss
 from edgepack.tasks.contract import LOSS
-from edgepack.tasks.cross_check import MAY_BE, MIXTURE, QUANTITIES
 from edgepack.tasks.description import UNKNOWN, ModelDescription, TaskOutputs
+from edgepack.tasks.doubts.meaning import MAY_BE, MIXTURE, QUANTITIES
 from edgepack.tasks.likelihood import are_probabilities, is_distribution
 from edgepack.tasks.unknown.measure import LOGITS, UNLIKE
 from edgepack.tasks.values.parts import find_parts

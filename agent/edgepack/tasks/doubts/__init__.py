@@ -1,0 +1,1 @@
+"""Doubts: where a verdict says little of the task."""
