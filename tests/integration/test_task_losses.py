@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 
 from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
 from edgepack.errors import BuildError
 from edgepack.packager import build
+from edgepack.packager.cli.build import build as build_command
 from edgepack.tasks.details import TASK_KEPT
 from tests.simulators.task_models import NAMES, retained, task_model
 
@@ -44,3 +47,24 @@ def test_a_variant_keeps_what_is_reported_or_is_refused_or_called_weak(
     if accuracy.weak:
         assert any(accuracy.weak in warning for warning in result.report.warnings)
     assert is_near or accuracy.weak, f"reported {accuracy.details[TASK_KEPT]:.4f}, is {truth:.4f}"
+
+
+def test_quantities_in_units_of_their_own_keep_their_last_layer_float(
+    tmp_path: Path, key: Path
+) -> None:
+    task = task_model("sensor_quantities")
+    onnx.save(task.model, tmp_path / "model.onnx")
+    (tmp_path / "edgepack.toml").write_text(task.outputs)
+    model, bundle = str(tmp_path / "model.onnx"), tmp_path / "built"
+    for number, sample in enumerate(task.calibration):
+        np.savez(tmp_path / f"{number}.npz", **sample)  # type: ignore[arg-type]
+    options = {"--profile": "qnn-htp", "--calibration": str(tmp_path), "--version": "1.0.0"}
+    options |= {"--key": str(key), "--output": str(bundle), "--prefer": "size"}
+    options["--config"] = str(tmp_path / "edgepack.toml")
+    arguments = [model, *(word for pair in options.items() for word in pair)]
+    done = CliRunner().invoke(build_command, arguments)
+    assert done.exit_code == 0, done.output
+    assert "1 of 3 nodes float" in done.output
+    (variant,) = decode_manifest((bundle / MANIFEST_FILE).read_bytes()).variants
+    assert not variant.facts.accuracy.weak
+    assert retained("sensor_quantities", bundle / variant.folder / variant.model_file) > 0.99

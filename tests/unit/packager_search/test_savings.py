@@ -19,6 +19,7 @@ from edgepack.packager.quantization.savings import (
     describe_share,
     lost_computing,
     lost_savings,
+    most_float_nodes,
     promotion_order,
     worth_lowering,
 )
@@ -210,6 +211,23 @@ def test_bytes_that_hardly_count_are_not_worth_a_candidate_and_every_computing_n
     quiet = [NodeSensitivity(name=n, noise=e, macs=10) for n, e in (("a", 0.1), ("b", 0.01))]
     assert worth_lowering(quiet, ("a", "b")) == ("b", "a")
     assert worth_lowering(quiet, ("b", "a")) == ("b", "a"), "whichever was promoted first"
+
+
+def test_few_nodes_that_compute_little_may_stay_float_beside_the_share_of_all() -> None:
+    names = ("scale", "bias", "last", "middle", "first")
+    costs = [
+        NodeSensitivity(name=name, noise=0.1, macs=macs)
+        for name, macs in zip(names, (0, 0, 20, 80, 100), strict=True)
+    ]
+    assert most_float_nodes(costs, names, 0.25) == 3, "a tenth of what is computed"
+    assert most_float_nodes(costs, names, 0.05) == 2
+    assert most_float_nodes(costs, names, 0.9) == 4, "the share of the nodes, or all but one"
+    assert most_float_nodes(costs, names, 1.0) == 5
+    assert most_float_nodes(costs, names, 0.0) == 0, "the profile wants none"
+    weights = [NodeSensitivity(name=name, noise=0.1, weight_bytes=1) for name in names]
+    assert most_float_nodes(weights, names, 0.25) == 1, "of weights alone the bytes count"
+    many = [NodeSensitivity(name=str(n), noise=0.1, macs=n) for n in range(100)]
+    assert most_float_nodes(many, [node.name for node in many], 0.05) == 5
 
 
 def test_all_computing_is_lost_where_nothing_is_made_cheaper() -> None:

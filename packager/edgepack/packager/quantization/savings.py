@@ -16,6 +16,10 @@ from edgepack.packager.quantization.contract import NodeSensitivity
 _LEAST_BYTES = 0.01
 """Share of the weights' bytes for which one more candidate is tried."""
 
+_FEW_FLOAT = 4
+"""Nodes that may stay float in a model of few nodes, whatever share of the nodes they are: its last
+products and the bias and scale of its outputs, where quantities in units of their own need it."""
+
 _LEAST_NOISE = 1e-6
 """What float rounding makes of a node that costs nothing."""
 
@@ -86,6 +90,24 @@ def lost_computing(nodes: Sequence[NodeSensitivity], promoted: Collection[str]) 
         return 0.0
     share = _share(nodes, promoted) if _saves_computing(nodes) else None
     return 1.0 if share is None else share
+
+
+def most_float_nodes(
+    nodes: Sequence[NodeSensitivity], names: Sequence[str], max_share: float
+) -> int:
+    """Return how many nodes may stay float: a share of the nodes; of few nodes also some that lose
+    no more than this share of the multiply-accumulates.
+
+    Args:
+        nodes: Every node that can be lowered.
+        names: Their names, in the order of promotion.
+        max_share: The share, 0…1.
+    """
+    count = int(len(names) * max_share)
+    most = min(_FEW_FLOAT, len(names) - 1) if max_share else 0
+    while count < most and lost_computing(nodes, names[: count + 1]) <= max_share:
+        count += 1
+    return count
 
 
 def worth_lowering(nodes: Sequence[NodeSensitivity], promoted: Sequence[str]) -> tuple[str, ...]:

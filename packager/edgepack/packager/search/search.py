@@ -31,7 +31,12 @@ from msgspec.structs import replace
 
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.contract import CandidateSpec, QuantizationMethod
-from edgepack.packager.quantization.savings import promotion_order, saves_bytes, worth_lowering
+from edgepack.packager.quantization.savings import (
+    most_float_nodes,
+    promotion_order,
+    saves_bytes,
+    worth_lowering,
+)
 from edgepack.packager.runtime.deadline import OutOfTimeError
 from edgepack.packager.search.candidate_measurer import CandidateMeasurer
 from edgepack.packager.search.candidate_trials import CandidateTrials
@@ -228,8 +233,7 @@ def _promote_worst(trials: CandidateTrials, max_float_share: float, is_near: boo
     maker = trials.maker
     spec = CandidateSpec(method=trials.best.method)
     names = promotion_order(trials.rank(spec))
-    most_float = int(len(names) * max_float_share)
-    floats = Promotion(trials, names[:most_float])
+    floats = Promotion(trials, names[: most_float_nodes(trials.ranked, names, max_float_share)])
     if maker.high_precision is not None:
         able = set(maker.high_precision.names)
         promoted = tuple(name for name in names if name in able)
@@ -240,6 +244,7 @@ def _promote_worst(trials: CandidateTrials, max_float_share: float, is_near: boo
             return floats
         spec = CandidateSpec(method=trials.best.method, high_precision_nodes=maker.names)
         names = promotion_order(trials.rank(spec))
+        most_float = most_float_nodes(trials.ranked, names, max_float_share)
         floats = Promotion(trials, names[:most_float], others=promoted)
     floats.promote((spec.method,) if is_near else maker.methods)
     if is_near and not trials.best.verdict.passed:
