@@ -309,6 +309,46 @@ def test_a_blank_is_neither_a_character_nor_a_space(tmp_path: Path) -> None:
         describe(before, samples, lambda feeds: texts[0], silent)
 
 
+def _characters(folder: Path) -> SourceModel:
+    """Return a model that gives the number of a character for each place."""
+    model = graph_model(
+        "(float[1,6,12] frames) => (int64[1,6] said)"
+        " { said = ArgMax<axis = 2, keepdims = 0>(frames) }"
+    )
+    onnx.save(model, folder / "characters.onnx")
+    return load_source(folder / "characters.onnx")
+
+
+def test_empty_name_among_whole_numbers_is_no_character(tmp_path: Path) -> None:
+    source = _characters(tmp_path)
+    named = OutputDeclaration(task="text", class_names=("", *"abcdefghij", " "))
+    head = _head(with_heads(source, {"said": named}))
+    assert head is not None
+    assert (head.blank, head.empty) == (None, (0,))
+    said: list[Outputs] = [{"said": np.array([[first, 3, 3, 4, 0, 0]])} for first in (1, 2, 3, 4)]
+    assert read_text(head, said[0]) == (1, 3, 3, 4), "equal neighbours are two characters"
+    other: list[Outputs] = [{"said": np.array([[first, 3, 3, 5, 0, 0]])} for first in (1, 2, 3, 4)]
+    verdict = Reference(said, {}, _described(head)).judge(other)
+    assert "Of the 16 characters" in verdict.agreements[0].notes[0]
+    assert verdict.value == pytest.approx(0.75)
+    samples = Samples(count=4, read=lambda index: {}, source="")
+    found = describe(with_heads(source, {"said": named}), samples, lambda feeds: said[0], silent)
+    assert "blank = 0" in found.notes[0]
+    steps = _head(with_heads(source, {"said": replace(named, blank=0)}))
+    assert steps is not None
+    assert (steps.blank, steps.empty, read_text(steps, said[0])) == (0, (), (1, 3, 4))
+
+
+def test_classes_without_a_character_are_no_text(tmp_path: Path) -> None:
+    named = {"said": OutputDeclaration(task="text", class_names=("", *" " * 11))}
+    for source in (_characters(tmp_path), load_source(_reader(tmp_path, [1, "T", 12]))):
+        with pytest.raises(BuildError, match="no class of output 'said' is a character") as told:
+            with_heads(source, named)
+        assert "class_names" in str(told.value.remedy)
+    blanks = load_source(_reader(tmp_path, [1, "T", 12], character="\n".join(" " * 11)))
+    assert _head(with_heads(blanks, {})) == TextHead(output="said"), "such metadata lists nothing"
+
+
 def test_a_reader_that_chooses_classes_itself_is_read_likewise() -> None:
     head = TextHead(output="said", blank=0, source="declared")
     scored = [_say(text) for text in _texts(3)]

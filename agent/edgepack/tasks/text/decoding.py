@@ -34,7 +34,7 @@ def read_text(head: TextHead, outputs: Outputs) -> Text:
     value = outputs[head.output]
     winners = _winners(value)
     if head.blank is None and value.dtype.kind != "f":  # characters
-        return _without_ignored(head, winners)
+        return _without(winners, head.empty + head.spaces * head.ignores_spaces)
     return merge(head, winners)
 
 
@@ -46,13 +46,12 @@ def merge(head: TextHead, kinds: Sequence[int]) -> Text:
     """
     merged = [kind for kind, _ in groupby(kinds) if kind != head.blank]
     if head.ignores_spaces:
-        return _without_ignored(head, merged)
+        return _without(merged, head.spaces)
     places = [place for place, kind in enumerate(merged) if kind not in head.spaces]
     return tuple(merged[places[0] : places[-1] + 1]) if places else ()
 
 
-def _without_ignored(head: TextHead, kinds: Sequence[int]) -> Text:
-    ignored = head.spaces if head.ignores_spaces else ()
+def _without(kinds: Sequence[int], ignored: Sequence[int]) -> Text:
     return tuple(kind for kind in kinds if kind not in ignored)
 
 

@@ -14,6 +14,7 @@ class TextHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         output: [1, steps, classes] or [steps, 1, classes]; whole numbers, where the classes of
             steps are chosen already, or characters without a blank.
+        empty: Of characters, the classes of nothing that is read, as behind the end of a text.
         blank: The blank class; None until the float model's values decide, and for characters.
         spaces: The classes of spaces, if known: spaces at the ends of a text do not count.
         ignores_spaces: Spaces within a text do not count either.
@@ -22,6 +23,7 @@ class TextHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     output: str
     blank: int | None = None
+    empty: tuple[int, ...] = ()
     spaces: tuple[int, ...] = ()
     ignores_spaces: bool = False
     source: Source = "graph"

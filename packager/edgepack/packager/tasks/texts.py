@@ -56,8 +56,8 @@ def with_text_head(
         declarations: Declared outputs; an output declared otherwise is not a head.
 
     Raises:
-        BuildError: The declared blank is a character, or spaces are declared not to count and no
-            class is known to be a space.
+        BuildError: The declared blank is a character, no class is a character, or spaces are
+            declared not to count and no class is known to be a space.
     """
     metadata = {entry.key: entry.value for entry in source.model.metadata_props}
     for spec in source.outputs:
@@ -81,8 +81,17 @@ def _declared_head(
         metadata, width if isinstance(width, int) else None
     )
     blank = declared.blank
-    known = characters.index("") if characters.count("") == 1 else None
-    if blank is None and spec.dtype.startswith("float"):
+    unread = tuple(kind for kind, letter in enumerate(characters) if not letter)
+    known = unread[0] if len(unread) == 1 else None
+    of_steps = blank is not None or spec.dtype.startswith("float")
+    if characters and not "".join(characters).strip():
+        raise BuildError(
+            f"no class of output {spec.name!r} is a character: class_names has only spaces and "
+            "empty names, and there is no text to read",
+            found_in=f"[outputs.{toml_key(spec.name)}]",
+            remedy="class_names = the character of each class; or leave class_names out",
+        )
+    if blank is None and of_steps:
         blank = known
     elif blank is not None and known not in (None, blank) and 0 <= blank < len(characters):
         raise BuildError(
@@ -103,6 +112,7 @@ def _declared_head(
     return TextHead(
         output=spec.name,
         blank=blank,
+        empty=() if of_steps else unread,
         spaces=spaces,
         ignores_spaces=not declared.spaces,
         source="declared",
@@ -152,6 +162,11 @@ def _describe(head: TextHead, expected: Sequence[Outputs]) -> tuple[str, ...]:
     """Describe the evaluation of variants, and whether there is text to read."""
     texts = [read_text(head, outputs) for outputs in expected]
     how = "character by character"
+    if head.empty:
+        how += (
+            f"; class {head.empty[0]}, which has no name, is nothing, and equal neighbours are two "
+            f"characters: blank = {head.empty[0]} if they are steps of one"
+        )
     if head.blank is not None:
         how = f"step by step, with class {head.blank} as the blank"
     notes = [
@@ -212,7 +227,7 @@ def read_characters(metadata: Mapping[str, str], classes: int | None) -> tuple[s
         classes: Number of classes.
     """
     listed = metadata.get(_CHARACTERS, "").splitlines()
-    if not listed or classes is None or classes - len(listed) not in _BESIDE:
+    if not "".join(listed).strip() or classes is None or classes - len(listed) not in _BESIDE:
         return ()
     return tuple(["", *listed, " "][:classes])
 
