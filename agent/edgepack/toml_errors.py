@@ -6,6 +6,7 @@ settings), and needs the allowed values.
 """
 
 import re
+import reprlib
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -96,7 +97,8 @@ def describe_type_error(
             remedy=near or None,
         )
     if beyond := _BOUND.match(what):
-        return TypeProblem(place=place, problem=f"{place} must be {beyond['bound']}")
+        problem = f"{place} must be {beyond['bound']}, and is {reprlib.repr(value)}"
+        return TypeProblem(place=place, problem=problem)
     if expected := _EXPECTED.match(what):
         wanted = dict.fromkeys(expected["wanted"].split(" | "))
         wanted.pop("null", None)  # which TOML does not have

@@ -103,6 +103,33 @@ def test_what_is_wrong_with_a_value_is_told_with_its_place(
     assert caught.value.remedy == remedy
 
 
+@pytest.mark.parametrize(
+    ("section", "text", "bound"),
+    [
+        ("inputs", 'kind = "raw"\nsteps = 0', ">= 1, and is 0"),
+        ("inputs", 'kind = "tokens"\nvocabulary = 0', ">= 1, and is 0"),
+        ("inputs", 'kind = "image"\nshort_side = 0', ">= 1, and is 0"),
+        ("inputs", 'kind = "image"\nsize = []', "of length >= 1, and is []"),
+        ("inputs", 'kind = "image"\npad = 256', "<= 255, and is 256"),
+        ("outputs", 'task = "detections"\nclasses = 0', ">= 1, and is 0"),
+        ("outputs", 'task = "detections"\nscores = ""', "of length >= 1, and is ''"),
+        ("outputs", 'task = "text"\nblank = -1', ">= 0, and is -1"),
+        ("outputs", 'task = "text"\nclass_names = []', "of length >= 1, and is []"),
+        ("outputs", 'task = "tokens"\ntokens = ""', "of length >= 1, and is ''"),
+    ],
+)
+def test_value_without_meaning_is_rejected(
+    tmp_path: Path, section: str, text: str, bound: str
+) -> None:
+    path = tmp_path / "edgepack.toml"
+    path.write_text(f"[{section}.it]\n{text}\n")
+    key = text.rpartition("\n")[2].partition(" ")[0]
+    with pytest.raises(BuildError) as caught:
+        read_config(path)
+    assert f"{section}.it.{key} must be {bound}" in caught.value.problem
+    assert caught.value.found_in == f"{path}, {section}.it.{key}"
+
+
 def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
     path = tmp_path / "edgepack.toml"
     path.write_bytes(b"\xef\xbb\xbf[model]\nname = 'ocr'\n")

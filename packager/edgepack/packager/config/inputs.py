@@ -12,7 +12,7 @@ import msgspec
 
 from edgepack.decoding import convert_value
 from edgepack.errors import BuildError
-from edgepack.packager.profiles.section import Section
+from edgepack.packager.profiles.section import Section, Stated
 from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import toml_key, unknown_name
@@ -50,11 +50,11 @@ class ImageInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="imag
 
     layout: Layout = "NCHW"
     color: Color = "RGB"
-    size: tuple[int, ...] = ()
+    size: Annotated[tuple[Stated, ...], msgspec.Meta(min_length=1)] = ()
     resize: Resize = "stretch"
-    short_side: int = 0
+    short_side: Stated = 0
     filter: Filter = "bilinear"
-    pad: int = 114
+    pad: Annotated[int, msgspec.Meta(ge=0, le=255)] = 114
     scale: float = 1 / 255
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
@@ -69,7 +69,7 @@ class TokenInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="toke
             are drawn below this number.
     """
 
-    vocabulary: int
+    vocabulary: Stated
 
 
 class RawInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="raw"):
@@ -84,7 +84,7 @@ class RawInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="raw"):
     """
 
     fed_from: str | None = msgspec.field(name="from", default=None)
-    steps: Annotated[int, msgspec.Meta(ge=0)] = 0
+    steps: Stated = 0
     prepared_as_trained: bool = False
 
 

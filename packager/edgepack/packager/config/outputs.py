@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 
 from edgepack.errors import BuildError
-from edgepack.packager.profiles.section import Section
+from edgepack.packager.profiles.section import Section, Stated, StatedName
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import toml_key, unknown_name
 from edgepack.tasks.description import IGNORED, OWN, SELECTION, UNKNOWN, ClassNames, TaskOutputs
@@ -76,20 +76,20 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
     """
 
     task: str
-    blank: int | None = None
+    blank: Annotated[int, msgspec.Meta(ge=0)] | None = None
     spaces: bool = True
     tolerance: Annotated[float, msgspec.Meta(ge=1e-30, le=1e30)] | None = None
-    tokens: str = ""
+    tokens: StatedName = ""
     layout: LayoutName | None = None
-    scores: str = ""
-    labels: str = ""
-    sizes: str = ""
-    offsets: str = ""
-    classes: int = 0
+    scores: StatedName = ""
+    labels: StatedName = ""
+    sizes: StatedName = ""
+    offsets: StatedName = ""
+    classes: Stated = 0
     order: BoxOrder = ""
     activation: Activation = ""
     threshold: Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)] | None = None
-    class_names: ClassNames = ()
+    class_names: Annotated[ClassNames, msgspec.Meta(min_length=1)] = ()
 
     @property
     def further_outputs(self) -> dict[str, str]:
