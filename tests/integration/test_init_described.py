@@ -13,6 +13,7 @@ from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
 from edgepack.packager import build
 from edgepack.packager.cli.build import init
 from edgepack.packager.config.build_file import read_config
+from edgepack.packager.config.inputs import RawInput
 from tests.simulators.task_models import task_model
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
@@ -66,6 +67,43 @@ def test_an_output_that_nothing_explains_is_asked_for_and_not_declared(tmp_path:
     edited = read_config(tmp_path / "written.toml")
     assert [declared.task for declared in edited.outputs.values()] == ["values"]
     assert edited.calibration.path == "samples" or edited.calibration.path.endswith("/samples")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "asked"),
+    [
+        ("float[1,4] stateN, float[1,12] y", '# from = "stateN"  # or "" for no state'),
+        (
+            "float[1,4] memory, float[1,4] copy, float[1,12] y",
+            '# from = "memory"  # or from = "copy" or "" for no state',
+        ),
+        ("float[1,12] y", ""),
+    ],
+    ids=["by name", "by shape", "none"],
+)
+def test_input_that_may_be_a_state_has_comments_to_fill_in(
+    tmp_path: Path, outputs: str, asked: str
+) -> None:
+    first, *others = outputs.split()[1::2]
+    state = first.strip(",")
+    copies = " ".join(f"{name.strip(',')} = Identity(state)" for name in (first, *others)[:-1])
+    graph = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        steps (float[1,8] x, float[1,4] state) => ({outputs}) {{
+            {copies} y = Concat<axis = 1>(x, state) }}""")
+    onnx.save(graph, tmp_path / "model.onnx")
+    written = tmp_path / "written.toml"
+    done = CliRunner().invoke(init, [str(tmp_path / "model.onnx"), "-o", str(written)])
+    assert done.exit_code == 0, done.output
+    text = written.read_text()
+    assert ("steps = 50" in text) == bool(asked)
+    if asked:
+        assert asked in text
+        assert text.index("[inputs.state]") < text.index(asked) < text.index("[calibration]")
+        for line in (asked, "# steps = 50"):
+            text = text.replace(line, line[2:])
+        written.write_text(text)
+        assert read_config(written).inputs["state"] == RawInput(fed_from=state, steps=50)
 
 
 def test_a_guess_by_values_is_asked_for_and_not_declared(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from edgepack.packager.pipeline.request import derive_request
 from edgepack.packager.profiles.schema import Preference
 from edgepack.packager.progress import BuildStep
 from edgepack.packager.samples.files import RANDOM_PREFIX
+from edgepack.packager.samples.recurrence import possible_states
 from edgepack.packager.search.combinations import parse_searched
 from edgepack.packager.search.journal import journal_folder
 from edgepack.packager.source.fixed_inputs import parse_value
@@ -203,8 +204,8 @@ def init(model: Path, output: Path, calibration: str) -> None:
     """Write an edgepack.toml for a model.
 
     The file declares the model's inputs (as images, if their shapes fit images), with every key
-    explained. With samples the file declares the task of each output too, as edgepack build
-    recognizes tasks.
+    explained. Comments ask about inputs that may be states. With samples the file declares the task
+    of each output too, as edgepack build recognizes tasks.
 
     \b
     Example:
@@ -219,7 +220,9 @@ def init(model: Path, output: Path, calibration: str) -> None:
         given = (model, calibration, apart, progress)
         described, possible = describe_model(*given) if calibration else (None, {})
     beside = _relative_to(output.parent, calibration)
-    text = template(model.absolute().name, source.inputs, shapes, described, possible, beside)
+    states = possible_states(source)
+    name = model.absolute().name
+    text = template(name, source.inputs, shapes, described, possible, beside, states)
     if output.exists():
         raise BuildError(f"{output} is there already", remedy="name another file with -o")
     try:

@@ -72,6 +72,7 @@ def template(
     description: ModelDescription | None = None,
     possible: Mapping[str, Sequence[str]] = {},
     calibration: str = "",
+    states: Mapping[str, Sequence[str]] = {},
 ) -> str:
     """Return a commented `edgepack.toml` with a likely declaration for each input.
 
@@ -82,6 +83,7 @@ def template(
         description: Meaning of the outputs; None without samples.
         possible: Tasks that fit each output of unknown meaning, the likeliest first.
         calibration: Path of the samples; "" for none.
+        states: Inputs that may be states, each with the outputs that may feed it.
     """
     document = tomlkit.document()
     _comment(
@@ -103,7 +105,12 @@ def template(
     document.add("model", model)
     declared = tomlkit.table(is_super_table=True)
     for spec in inputs:
-        declared.add(tomlkit.key([spec.name]), _input_table(spec))
+        table = _input_table(spec)
+        is_raw = table["kind"] == "raw"
+        for line in _ask_for_state(states.get(spec.name, ()) if is_raw else ()):
+            _comment(table, line)
+        table.add(tomlkit.nl())
+        declared.add(tomlkit.key([spec.name]), table)
     document.add("inputs", declared)
     if description is not None and description.parts:
         outputs = tomlkit.table(is_super_table=True)
@@ -162,8 +169,19 @@ def _input_table(spec: TensorSpec) -> Table:
         _comment(table, "vocabulary = 30522")
     else:
         table.add("kind", "raw")
-    table.add(tomlkit.nl())
     return table
+
+
+def _ask_for_state(outputs: Sequence[str]) -> Iterator[str]:
+    """Yield comment lines that declare a state, which one of the outputs may feed."""
+    if not outputs:
+        return
+    first, *others = (printable(tomlkit.dumps({"from": name}).strip()) for name in outputs)
+    or_others = "".join(f" or {other}" for other in others)
+    yield "If this input is a state: the output of the inference before that feeds it, and after"
+    yield "how many inferences it begins anew. The samples then hold whole series."
+    yield f'{first}  #{or_others} or "" for no state'
+    yield "steps = 50"
 
 
 def _output_tables(part: TaskOutputs) -> Iterator[tuple[str, Table]]:

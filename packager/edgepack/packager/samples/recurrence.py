@@ -280,6 +280,20 @@ def follow_states(
     return replace(opened, samples=samples, notes=(*opened.notes, *found.notes, *notes))
 
 
+def possible_states(source: SourceModel) -> dict[str, list[str]]:
+    """Return inputs that may be states, each with the outputs of its shape that may feed it.
+
+    Names decide where they show a pair. A cache that grows has another shape after an inference.
+    """
+    found = find_states(source.inputs, source.outputs, {})
+    shapes = {spec.name: spec.shape for spec in (*source.inputs, *source.outputs)}
+    possible: dict[str, list[str]] = {}
+    for pair in (*found.states, *_unnamed_pairs(source, {}, found)):
+        if shapes[pair.input] == shapes[pair.output]:
+            possible.setdefault(pair.input, []).append(pair.output)
+    return possible
+
+
 def _unnamed_pairs(
     source: SourceModel, declarations: Mapping[str, InputDeclaration], found: FoundStates
 ) -> tuple[State, ...]:
