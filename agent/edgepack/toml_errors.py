@@ -97,8 +97,8 @@ def describe_type_error(
             remedy=near or None,
         )
     if beyond := _BOUND.match(what):
-        problem = f"{place} must be {beyond['bound']}, and is {reprlib.repr(value)}"
-        return TypeProblem(place=place, problem=problem)
+        words = f"{place} must be {beyond['bound']}, and is {reprlib.repr(value)}"
+        return TypeProblem(place=place, problem=words)
     if expected := _EXPECTED.match(what):
         wanted = dict.fromkeys(expected["wanted"].split(" | "))
         wanted.pop("null", None)  # which TOML does not have
