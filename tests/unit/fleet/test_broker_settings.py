@@ -1,5 +1,6 @@
 """Settings for brokers that do not run here have the right form and rules."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -7,9 +8,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from click.testing import CliRunner
 from pyhocon import ConfigFactory
 
 from edgepack.fleet.broker.settings.write import KINDS, write_broker_folder
+from edgepack.fleet.commands.fleet import fleet
 from edgepack.fleet.data_folder import DataFolder
 from edgepack.wire import topics
 from edgepack.wire.messages import MAX_MESSAGE_BYTES
@@ -106,3 +109,19 @@ def test_a_node_of_ejabberd_finds_its_settings_wherever_they_lie(tmp_path: Path)
     found = subprocess.run(["sh", "-ec", read], capture_output=True, text=True, check=True).stdout
     assert "module: mod_mqtt" in found
     assert "\n+zdbbl 1048576\n" in found
+
+
+@pytest.mark.parametrize(
+    ("user", "kind", "is_named"),
+    [(0, "mosquitto", True), (1000, "mosquitto", False), (0, "ejabberd", False)],
+)
+def test_root_reads_who_must_own_the_brokers_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int, kind: str, is_named: bool
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    folder = tmp_path / "the broker"
+    words = ["broker-config", kind, "--host", "localhost", "-o", str(folder), "--json"]
+    done = CliRunner().invoke(fleet, [*words, "--data", str(tmp_path / "fleet")])
+    assert done.exit_code == 0, done.output
+    assert (f"chown -R mosquitto '{folder}'" in done.stderr) == is_named
+    assert "chown" not in done.stdout

@@ -1,5 +1,7 @@
 """The commands `edgepack fleet …`; some, and `rollout` and `simulate`, have files of their own."""
 
+import os
+import shlex
 import time
 from pathlib import Path
 
@@ -172,6 +174,12 @@ def broker_config(
     if not KINDS[kind].is_run_here:
         click.echo(
             f"note: no {kind} was ever run with these settings; try them before you rely on them",
+            err=True,
+        )
+    if os.geteuid() == 0 and (user := KINDS[kind].user):
+        click.echo(
+            f"note: {kind} started by root continues as the user {user}, who must own the folder: "
+            f"chown -R {user} {shlex.quote(str(config.parent))}",
             err=True,
         )
     start = KINDS[kind].start.format(config=config, folder=config.parent)

@@ -34,12 +34,14 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
             broker.
         secret: Files of `files` that only their owner may read.
         start: Start command; `{config}` stands for the first file, `{folder}` for the folder.
+        user: User as whom the broker continues when root starts it; "" for the same user.
         is_run_here: Whether the project's tests run the broker with these settings.
     """
 
     files: tuple[str, ...]
     secret: tuple[str, ...] = ()
     start: str
+    user: str = ""
     is_run_here: bool
 
 
@@ -48,6 +50,7 @@ KINDS = {
         files=("mosquitto.conf", "acl"),
         secret=("acl",),
         start="mosquitto -c {config}",
+        user="mosquitto",
         is_run_here=True,
     ),
     "ejabberd": Kind(
