@@ -208,6 +208,37 @@ def test_a_tolerance_bounds_the_share_that_leaves_it() -> None:
     assert _kept(found, "tolerance_kept") < within[1] / within[0] < 1.0
 
 
+def _tolerance_kept(tolerance: float | tuple[float, ...], *pair: Sequence[Tensor]) -> float:
+    declared = {"y": OutputDeclaration(task="values", tolerance=tolerance)}
+    (part,) = declared_parts(declared)
+    return _kept(_measure(part, *pair)[0], "tolerance_kept")
+
+
+def test_tolerances_by_column_divide_the_error_of_each_column() -> None:
+    rng = np.random.default_rng(6)
+    values = rng.normal(0, 1, (200, 1, 3))
+    one_off = values + rng.normal(0, 0.01, (200, 1, 1)) * [0, 0, 1]
+    pair = list(values), list(one_off)
+    assert _tolerance_kept((0.1, 0.1, 0.1), *pair) == pytest.approx(_tolerance_kept(0.1, *pair))
+    assert _tolerance_kept((1e-3, 1e-3, 0.1), *pair) == pytest.approx(0.99, abs=0.002)
+    assert _tolerance_kept((0.1, 0.1, 0.02), *pair) == pytest.approx(0.75, abs=0.1)
+    padded = [np.where(np.arange(3) == 1, np.nan, value) for value in values]
+    assert _tolerance_kept((0.1, 0.1, 0.1), padded, list(one_off)) == pytest.approx(0.99, abs=0.002)
+    shorter = [value[..., :2] for value in one_off]
+    assert _tolerance_kept((0.1, 0.1, 0.1), list(values), shorter) == pytest.approx(0.0)
+    (part,) = declared_parts({"y": OutputDeclaration(task="values", tolerance=(0.1, 0.2, 0.3))})
+    assert declared_keys(part) == {"tolerance": [0.1, 0.2, 0.3]}
+
+
+def test_tolerance_holds_for_an_output_whose_parts_are_measured_apart() -> None:
+    rng = np.random.default_rng(7)
+    scores = rng.uniform(0, 1, (40, 1, 50, 1)) ** 8
+    values = list(np.concatenate([rng.normal(0, 300, (40, 1, 50, 4)), scores], axis=-1)[:, 0])
+    values = [value[None].astype(np.float32) for value in values]
+    got = [value + rng.normal(0, 2.0, value.shape) * [1, 1, 1, 1, 0] for value in values]
+    assert _tolerance_kept(5.0, values, got) < 0.5
+
+
 def test_values_within_a_hundredth_of_their_spread_keep_any_meaning() -> None:
     values = list(_RNG.normal(5, 2, (_COUNT, 1, 3)))
     near = [value + _RNG.normal(0, 0.005, value.shape) for value in values]

@@ -85,13 +85,14 @@ class ValueSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         residuals: For outputs that reconstruct an input, the remaining difference.
-        tolerances: Of outputs that are right within a distance, that distance.
+        tolerances: Of outputs that are right within a distance, that distance; or one for each
+            column of the last axis.
         winners: Outputs with a clear winner in nearly each row, as scores of characters have.
         steps: Inferences of a series, of models with a state; 0 for single inferences.
     """
 
     residuals: dict[str, Residual] = {}
-    tolerances: dict[str, float] = {}
+    tolerances: dict[str, float | tuple[float, ...]] = {}
     winners: tuple[str, ...] = ()
     steps: int = 0
 
@@ -135,16 +136,19 @@ class ValueOutputs:
         found = {part.output for part in self.parts if part.is_found}
         given = [{name: outputs.get(name, NOTHING) for name in self._names} for outputs in got]
         for name in self._names:
+            wanted = [outputs[name] for outputs in self._expected]
+            others = [outputs[name] for outputs in given]
+            more = None
             if name not in found:
-                wanted = [outputs[name] for outputs in self._expected]
-                others = [outputs[name] for outputs in given]
                 own, lost = self.measure_whole(name, wanted, others)
                 measures += own
                 losses = np.maximum(losses, lost)
-                series = measure_series(name, wanted, others, self.settings.steps)
-                if series is not None:
-                    measures.append(series[0])
-                    losses = np.maximum(losses, series[1])
+                more = measure_series(name, wanted, others, self.settings.steps)
+            elif tolerance := self.settings.tolerances.get(name):
+                more = measure_tolerance(name, wanted, others, tolerance)
+            if more is not None:
+                measures.append(more[0])
+                losses = np.maximum(losses, more[1])
         for part in self.parts:
             explained = explain(
                 [part.of(outputs) for outputs in self._expected],
@@ -176,7 +180,7 @@ def measure_strictly(
     expected: Sequence[Tensor],
     got: Sequence[Tensor],
     residual: Residual | None = None,
-    tolerance: float = 0.0,
+    tolerance: float | tuple[float, ...] = 0.0,
     *,
     by_column: bool = True,
 ) -> tuple[list[Measure], Floats]:

@@ -408,7 +408,10 @@ def measure_residual(
 
 
 def measure_tolerance(
-    output: str, expected: Sequence[Tensor], got: Sequence[Tensor], tolerance: float
+    output: str,
+    expected: Sequence[Tensor],
+    got: Sequence[Tensor],
+    tolerance: float | tuple[float, ...],
 ) -> tuple[Measure, Floats]:
     """Measure how many vectors that are within a distance of the truth stay within it.
 
@@ -419,16 +422,22 @@ def measure_tolerance(
     Args:
         output: Its name.
         expected, got: The float model's values and others, one array a sample.
-        tolerance: The distance, in the output's unit.
+        tolerance: The distance, in the output's unit; or one for each column of the last axis,
+            which the column's error is divided by before distances are taken.
     """
-    lost = []
+    lost, limits = [], np.array(tolerance)
     for want, have in zip(expected, got, strict=True):
-        wide, other = flat_pair(want, have)
+        is_alike = have.shape == want.shape
+        wide, other = flat_pair(want / limits, have / limits if is_alike else have)
         rows = max(wide.size // (want.shape[-1] if want.ndim else 1), 1)
-        lost.append(float(np.sum((other - wide) ** 2)) / rows / tolerance**2)
+        lost.append(float(np.sum((other - wide) ** 2)) / rows)
     losses = np.minimum(np.array(lost), 1.0)
-    off = tolerance * float(np.sqrt(losses.mean()))
-    words = f"kept: output '{output}' is off by {off:.3g}, and {tolerance:g} is right"
+    off = float(np.sqrt(losses.mean()))
+    words = f"kept: output '{output}' is off by {off:.3g} times its tolerances"
+    if not isinstance(tolerance, tuple):
+        words = (
+            f"kept: output '{output}' is off by {tolerance * off:.3g}, and {tolerance:g} is right"
+        )
     return by_losses(TOLERANCE, output, losses, words)
 
 

@@ -54,6 +54,8 @@ _OF_FLOATS = ("embedding", "probabilities", "depth", "picture", "sound", "anomal
 _OF_MAPS = ("segmentation", "depth", "picture")
 _BY_HEADS = ("detections", "text")
 
+_Distance = Annotated[float, msgspec.Meta(ge=1e-30, le=1e30)]
+
 
 class OutputDeclaration(Section, frozen=True, kw_only=True):
     """`[outputs.NAME]`: the task that evaluates an output.
@@ -63,7 +65,7 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
         blank: Of text, the number of the blank class, if values do not decide.
         spaces: Of text, whether spaces count.
         tolerance: Of values, the distance from the truth at which a vector (last axis) is still
-            right, in the output's unit; None where no distance decides.
+            right, in the output's unit, or one for each column; None where no distance decides.
         tokens: Of a decoder, the input that takes tokens, where graph and names do not tell.
         layout: Of detections, the layout of boxes and scores; by default recognized from the graph.
         scores, labels, sizes, offsets: Of a layout with several outputs, the other outputs' names.
@@ -78,7 +80,9 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
     task: str
     blank: Annotated[int, msgspec.Meta(ge=0)] | None = None
     spaces: bool = True
-    tolerance: Annotated[float, msgspec.Meta(ge=1e-30, le=1e30)] | None = None
+    tolerance: _Distance | Annotated[tuple[_Distance, ...], msgspec.Meta(min_length=1)] | None = (
+        None
+    )
     tokens: StatedName = ""
     layout: LayoutName | None = None
     scores: StatedName = ""
@@ -148,13 +152,13 @@ def declared_head(declarations: Mapping[str, OutputDeclaration]) -> DetectionHea
     return None
 
 
-def declared_keys(part: TaskOutputs) -> dict[str, str | int | float]:
+def declared_keys(part: TaskOutputs) -> dict[str, Any]:
     """Return the further keys that declare a part of a description, besides `task`.
 
     Args:
         part: Outputs of a task; the first output is declared.
     """
-    keys: dict[str, str | int | float]
+    keys: dict[str, Any]
     if part.task == "detections":
         head = DetectionHead.of(part)
         keys = {"layout": head.layout}
@@ -162,7 +166,7 @@ def declared_keys(part: TaskOutputs) -> dict[str, str | int | float]:
         told = {"classes": head.classes, "order": head.order, "activation": head.activation}
         return keys | {key: value for key, value in told.items() if value}
     if tolerance := part.settings.get("tolerances", {}).get(part.outputs[0]):
-        return {"tolerance": tolerance}
+        return {"tolerance": list(tolerance) if isinstance(tolerance, tuple) else tolerance}
     if part.task == "text":
         blank = part.settings.get("blank")
         keys = {} if blank is None else {"blank": blank}
@@ -209,6 +213,7 @@ def check_outputs(
         _check_tokens(declaration.tokens, inputs, where)
         _check_detections(declaration, by_name, where)
         _check_names(declaration, by_name[name], where)
+        _check_tolerance(declaration.tolerance, by_name[name], where)
     kinds = [declarations[name].task if name in declarations else "" for name in by_name]
     if set(kinds) == {"ignored"}:
         raise BuildError(
@@ -279,6 +284,18 @@ def _check_detections(
     unknown = [name for name in declaration.further_outputs.values() if name not in outputs]
     if unknown:
         raise unknown_name("output", unknown[0], outputs, where, lambda near: repr(near))
+
+
+def _check_tolerance(tolerance: object, spec: TensorSpec, where: str) -> None:
+    """Reject tolerances by column that are not one for each column of the last axis."""
+    width = spec.shape[-1] if spec.shape else "none"
+    if isinstance(tolerance, tuple) and len(tolerance) != width:
+        raise BuildError(
+            f"tolerance has {counted(len(tolerance), 'number')}, and the last axis of {spec} has "
+            f"{width if isinstance(width, int) else 'no fixed number of'} columns",
+            found_in=where,
+            remedy="tolerance = one number for all columns, or a list with one for each",
+        )
 
 
 def _check_names(declaration: OutputDeclaration, spec: TensorSpec, where: str) -> None:
