@@ -40,7 +40,14 @@ def _build(
 ) -> subprocess.CompletedProcess[str]:
     settings = folder / "edgepack.toml"
     settings.write_text(f'[outputs.pose]\ntask = "values"\ntolerance = {tolerance}\n')
-    words = ["build", folder / "model.onnx", "--profile", profile, "--config", settings]
+    words: list[str | Path] = [
+        "build",
+        folder / "model.onnx",
+        "--profile",
+        profile,
+        "--config",
+        settings,
+    ]
     words += [
         "--calibration",
         folder / "samples.npz",
