@@ -82,6 +82,9 @@ def load_metric(name: str) -> Metric:
             found_in=str(module.__file__),
             remedy=_EXAMPLE,
         )
+    if "<" in getattr(function, "__qualname__", "<"):  # a closure, a partial: named as it was given
+        with contextlib.suppress(AttributeError, TypeError):
+            function.__module__, function.__qualname__ = module_name, function_name
     metric: Metric = function
     return metric
 
@@ -113,9 +116,18 @@ def evaluate_metric(metric: Metric, run: Run) -> float:
         BuildError: The metric raised, or returned something other than a finite number.
     """
     name = metric_name(metric)
+    fed: dict[str, None] = {}
     given: dict[str, None] = {}
     try:
-        value = metric(_with_own_outputs(run, given))
+        value = metric(_with_own_outputs(run, fed, given))
+    except BuildError as error:
+        if type(error) is not BuildError or not fed:  # a refusal, or an end of the time
+            raise
+        raise BuildError(
+            f"the metric {name} gave run(feeds) {', '.join(map(repr, fed))}, and {error.problem}",
+            found_in=_where(error, metric),
+            remedy="arrays by the names of the model's inputs, in shapes and types of the samples",
+        ) from error
     except EdgepackError:
         raise
     except KeyboardInterrupt:
@@ -139,16 +151,19 @@ def evaluate_metric(metric: Metric, run: Run) -> float:
     return number
 
 
-def _with_own_outputs(run: Run, given: dict[str, None]) -> Run:
+def _with_own_outputs(run: Run, fed: dict[str, None], given: dict[str, None]) -> Run:
     """Return a run with the same results as arrays that the caller may change.
 
     Args:
         run: Runs an inference.
+        fed: Gets the names of the inputs of an inference that failed.
         given: Gets the names of the outputs, in order.
     """
 
     def run_and_copy(feeds: Feeds) -> Outputs:
+        fed.update(dict.fromkeys(feeds))
         outputs = {name: np.array(value) for name, value in run(feeds).items()}
+        fed.clear()
         given.update(dict.fromkeys(outputs))
         return outputs
 
@@ -206,3 +221,45 @@ def judge_metric(metric: Metric, run: Run, float_value: float, budgets: Accuracy
         noise=0.0,
         task_kept=value / float_value,
     )
+
+
+def doubt_metric(metric: Metric, float_run: Run, float_value: float) -> tuple[str, ...]:
+    """Return why a metric that finds no loss is weak evidence; empty if the metric sees outputs.
+
+    Args:
+        metric: The metric.
+        float_run: Runs the float model.
+        float_value: Its value.
+    """
+    try:
+        value = evaluate_metric(metric, _with_mixed_outputs(float_run))
+    except BuildError:  # the metric does not take what it gets
+        return ()
+    if value < float_value:
+        return ()
+    return (
+        f"the metric {metric_name(metric)} gives {value:g} to mixed outputs of other samples too, "
+        "as to the float model's own: it does not see what a model answers. To settle it: a metric "
+        "that calls run(feeds) for each of its samples and compares the outputs with the truth",
+    )
+
+
+def _with_mixed_outputs(run: Run) -> Run:
+    """Return a run with the outputs of the inference before, and their values in another order."""
+    before: Outputs = {}
+    generator = np.random.default_rng(0)
+
+    def run_and_mix(feeds: Feeds) -> Outputs:
+        outputs = run(feeds)
+        fit = before.keys() == outputs.keys() and all(
+            before[name].shape == value.shape for name, value in outputs.items()
+        )
+        mixed = {
+            name: generator.permutation(value.ravel()).reshape(value.shape)
+            for name, value in (before if fit else outputs).items()
+        }
+        before.clear()
+        before.update(outputs)
+        return mixed
+
+    return run_and_mix

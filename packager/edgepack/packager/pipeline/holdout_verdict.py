@@ -10,6 +10,7 @@ from edgepack.number_format import format_metric
 from edgepack.packager.gates.labels import judge_by_labels
 from edgepack.packager.gates.proof import without_dear_forgiveness
 from edgepack.packager.gates.tolerances import Seen
+from edgepack.packager.gates.user_metric import doubt_metric
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.pipeline.selection import EvaluationInputs
 from edgepack.packager.profiles.schema import AccuracyBudgets
@@ -66,6 +67,9 @@ def judge_on_holdout(
         verdict = judge.judge(run, at_least=-math.inf)
     else:
         verdict = judge.judge_single(got)
+    if inputs.metric is not None and inputs.labelled is None and verdict.task_kept == 1.0:
+        doubts = doubt_metric(inputs.metric, inputs.float_source, verdict.float_value)
+        verdict = replace(verdict, weak=(*verdict.weak, *doubts))
     if samples.doubt and inputs.metric is None and inputs.labelled is None:
         verdict = replace(verdict, weak=(*verdict.weak, samples.doubt))
     return HoldoutVerdict(
