@@ -19,7 +19,7 @@ from edgepack.packager.tasks.detections import with_detection_head
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.description import ModelDescription
-from edgepack.tasks.detections.layouts import DetectionHead
+from edgepack.tasks.detections.layouts import DetectionHead, LayoutName
 from edgepack.tasks.values.parts import boxes_in
 
 _Shape = list[int]
@@ -326,3 +326,22 @@ def test_a_declared_layout_that_the_values_contradict_is_refused(tmp_path: Path)
             lambda *_: None,
         )
     assert "the outputs y do not hold steps from a grid" in refused.value.problem
+
+
+@pytest.mark.parametrize("layout", ["suppressed", "text-map"])
+def test_a_declared_layout_with_scores_beyond_one_is_refused(
+    tmp_path: Path, layout: LayoutName
+) -> None:
+    """An own layout, scores first and coordinates after them, has pixels where the scores are."""
+    source = _source(_rows({"y": ([1, 64, 7], "Add")}), tmp_path)
+    declared = {"y": OutputDeclaration(task="detections", layout=layout)}
+    places = np.ones((1, 64, 7), np.float32)
+    places[..., 3:] = 20.0
+    samples = Samples(count=3, read=lambda _: {}, source="drawn")
+    with pytest.raises(BuildError, match="the outputs y do not hold"):
+        describe(
+            with_detection_head(source, declared),
+            samples,
+            lambda _: {"y": places},
+            lambda *_: None,
+        )

@@ -36,6 +36,9 @@ _LOGARITHMS_BELOW = 6.0
 """Sizes of a map, in its cells, are logarithms where none is larger: e⁶ is more than a map has."""
 
 _OF_SHARES = ("ssd", "detr")
+_HIGHEST_SCORE = 1.01
+"""Scores are shares, apart from rounding; what is declared as scores may be coordinates."""
+
 _LARGEST_SHARE = 2.0
 """A share of a picture is near 0 … 1, beyond where an object is cut off; pixels go far beyond."""
 
@@ -90,8 +93,8 @@ def settle(head: DetectionHead, expected: Sequence[Outputs]) -> DetectionHead | 
         expected: The float model's outputs, a dict per sample.
 
     Returns:
-        None if the outputs do not fit the head: inconsistent sizes, or boxes relative to unknown
-        anchors.
+        None if the outputs do not fit the head: inconsistent sizes, scores beyond 1, or boxes
+        relative to unknown anchors.
     """
     head = replace(
         head,
@@ -107,8 +110,11 @@ def settle(head: DetectionHead, expected: Sequence[Outputs]) -> DetectionHead | 
         return None
     if settled is None:
         return None
-    found = [find_boxes(settled, outputs).corners for outputs in expected]
-    return replace(settled, is_of_shares=_are_shares(settled, np.concatenate(found)))
+    found = [find_boxes(settled, outputs) for outputs in expected]
+    if any(boxes.scores.max(initial=0.0) > _HIGHEST_SCORE for boxes in found):
+        return None
+    corners = np.concatenate([boxes.corners for boxes in found])
+    return replace(settled, is_of_shares=_are_shares(settled, corners))
 
 
 def _are_shares(head: DetectionHead, corners: Floats) -> bool:
