@@ -203,9 +203,9 @@ def _confirm(code: Sequence[NamedCode]) -> bool:
 def init(model: Path, output: Path, calibration: str) -> None:
     """Write an edgepack.toml for a model.
 
-    The file declares the model's inputs (as images, if their shapes fit images), with every key
-    explained. Comments ask about inputs that may be states. With samples the file declares the task
-    of each output too, as edgepack build recognizes tasks.
+    The file declares the model's inputs (as images, if their shapes fit images and no arrays are
+    given), with every key explained. Comments ask about inputs that may be states. With samples the
+    file declares the task of each output too, as edgepack build recognizes tasks.
 
     \b
     Example:
@@ -218,11 +218,20 @@ def init(model: Path, output: Path, calibration: str) -> None:
         apart = Path(work) / "described"  # an export has a folder of its own
         apart.mkdir()
         given = (model, calibration, apart, progress)
-        described, possible = describe_model(*given) if calibration else (None, {})
+        no_samples: tuple[None, dict[str, tuple[str, ...]], bool] = (None, {}, False)
+        described, possible, are_arrays = describe_model(*given) if calibration else no_samples
     beside = _relative_to(output.parent, calibration)
     states = possible_states(source)
-    name = model.absolute().name
-    text = template(name, source.inputs, shapes, described, possible, beside, states)
+    text = template(
+        model.absolute().name,
+        source.inputs,
+        shapes,
+        described,
+        possible,
+        beside,
+        states,
+        are_arrays=are_arrays,
+    )
     if output.exists():
         raise BuildError(f"{output} is there already", remedy="name another file with -o")
     try:

@@ -73,6 +73,8 @@ def template(
     possible: Mapping[str, Sequence[str]] = {},
     calibration: str = "",
     states: Mapping[str, Sequence[str]] = {},
+    *,
+    are_arrays: bool = False,
 ) -> str:
     """Return a commented `edgepack.toml` with a likely declaration for each input.
 
@@ -84,6 +86,7 @@ def template(
         possible: Tasks that fit each output of unknown meaning, the likeliest first.
         calibration: Path of the samples; "" for none.
         states: Inputs that may be states, each with the outputs that may feed it.
+        are_arrays: The samples are arrays: no input is declared as an image.
     """
     document = tomlkit.document()
     _comment(
@@ -105,7 +108,7 @@ def template(
     document.add("model", model)
     declared = tomlkit.table(is_super_table=True)
     for spec in inputs:
-        table = _input_table(spec)
+        table = _input_table(spec, are_arrays=are_arrays)
         is_raw = table["kind"] == "raw"
         for line in _ask_for_state(states.get(spec.name, ()) if is_raw else ()):
             _comment(table, line)
@@ -146,12 +149,16 @@ def _add(table: Table, name: str, value: Any, comment: str) -> None:
     table.add(name, item)
 
 
-def _input_table(spec: TensorSpec) -> Table:
+def _input_table(spec: TensorSpec, *, are_arrays: bool) -> Table:
     """Return the declaration of an input."""
     table = tomlkit.table()
     table.comment(printable(str(spec)))
     picture = _picture_of(spec)
-    if picture:
+    if picture and are_arrays:
+        _add(
+            table, "kind", "raw", '"image" for pictures: init without --calibration shows its keys'
+        )
+    elif picture:
         channels = 1 if picture.channels == 1 else 3
         _add(table, "kind", "image", '"raw" if your files are arrays, already preprocessed')
         table.add("layout", picture.layout)

@@ -16,7 +16,7 @@ from edgepack.tasks.doubts.meaning import MAY_BE, QUANTITIES
 
 def describe_model(
     model: Path, calibration: str, work: Path, progress: Progress
-) -> tuple[ModelDescription, dict[str, tuple[str, ...]]]:
+) -> tuple[ModelDescription, dict[str, tuple[str, ...]], bool]:
     """Describe the outputs of a model by its graph and by its values on samples.
 
     Args:
@@ -26,8 +26,8 @@ def describe_model(
         progress: Called for each step.
 
     Returns:
-        The description without doubtful guesses, and by name of each other output the tasks that
-        fit, a guess first.
+        The description without doubtful guesses; by name of each other output the tasks that fit,
+        a guess first; and whether the samples are arrays, which need no preparation.
 
     Raises:
         BuildError: The model or the samples cannot be used.
@@ -54,7 +54,8 @@ def describe_model(
         for name in part.outputs:
             fit = possible_of(outputs, name)
             possible[name] = tuple(sorted(fit, key=part.task.__ne__))
-    return replace(description, parts=kept), possible
+    are_arrays = samples.are_real and held_out.pictures_of is None
+    return replace(description, parts=kept), possible, are_arrays
 
 
 def _is_doubtful(part: TaskOutputs) -> bool:
