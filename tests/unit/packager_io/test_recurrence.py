@@ -14,13 +14,15 @@ from edgepack.packager.config.inputs import (
     WantedInputs,
     series_steps,
 )
-from edgepack.packager.gates.chains import STEPS, describe_chains, run_samples
+from edgepack.packager.gates.accuracy import Reference
+from edgepack.packager.gates.chains import STEPS, describe_chains, describe_series, run_samples
 from edgepack.packager.samples.files import OpenedSamples, open_samples
 from edgepack.packager.samples.recurrence import find_states, follow_states
 from edgepack.packager.source.model import load_source
 from edgepack.packager.tensors.sequence import Feeds, Samples, State
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.tasks.arrays import Outputs
+from edgepack.tasks.description import ModelDescription, TaskOutputs
 from tests.graphs import graph_model
 
 STATE = State(input="state", output="stateN")
@@ -213,6 +215,18 @@ def test_a_chain_starts_with_the_samples_state_and_goes_on_with_its_own() -> Non
     assert describe_chains(samples) == (
         "3 chains of 8 inferences, each feeding its state to the next"
     )
+
+
+def test_errors_that_grow_ask_for_the_steps_of_the_state_by_its_name() -> None:
+    scores = np.random.default_rng(5).normal(0, 6, (100, STEPS, 4))
+    moved = scores + np.arange(0.05, 0.42, 0.05)[:, None] * np.array([1, -1, 0, 0])
+    expected, got = ([{"y": row} for row in v.reshape(-1, 1, 4)] for v in (scores, moved))
+    part = TaskOutputs(task="classification", outputs=("y",), source="declared")
+    states = (State(input="cache.0", output="cache.1"),)
+    samples = Samples(count=800, read=lambda _: {}, source="drawn", states=states)
+    known = describe_series(ModelDescription(parts=(part,)), samples)
+    (weak,) = Reference(expected, {}, known).judge(got).weak
+    assert '[inputs."cache.0"] steps = ... in edgepack.toml' in weak
 
 
 def test_each_series_begins_anew_and_is_a_chain(tmp_path: Path) -> None:

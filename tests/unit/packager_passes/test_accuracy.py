@@ -161,7 +161,7 @@ def test_rows_without_a_clear_winner_hold_no_scores() -> None:
                 np.concatenate([a, np.maximum(a[:, :3] - 4, 0) / 9], 1)
                 for a in _outputs(9, (1, 4, 144))
             ],
-            ["detections", "values", "text", "embedding"],
+            ["detections", "values", "tokens", "classification", "text", "embedding"],
         ),
     ],
 )

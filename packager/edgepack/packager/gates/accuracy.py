@@ -29,13 +29,16 @@ from edgepack.tasks.table import task_of
 _REMEDIES: Mapping[Remedy, str] = {
     "task": "{lines} in edgepack.toml",
     "tolerance": "{tolerances} in edgepack.toml, the distance within which a result is right",
-    "steps": "[inputs.STATE] steps = ... in edgepack.toml, inferences until the state begins anew",
+    "steps": "[inputs.{state}] steps = ... in edgepack.toml, inferences until it begins anew",
     "series": f"{FEWEST_FOR_SPREAD} series or more with --evaluation",
     "layout": "{layout} and its layout in edgepack.toml",
     "metric": "--metric with a measure of your own",
     "samples": "samples with other answers",
     "ignored": "{ignored} in edgepack.toml if nobody reads it",
 }
+
+STATE = "state"
+"""Setting of outputs of a model with a state: the input that begins anew with each series."""
 
 _SURE = 2.0
 """Times the distance to the bound of 95 % that nearly no value lies off: 3.3 standard errors."""
@@ -138,7 +141,11 @@ class Reference:
                 )
                 layout = f"[outputs.{toml_key(part.outputs[0])}] task = 'detections'"
                 remedies = remedies.format(
-                    lines=lines, ignored=ignored, tolerances=tolerances, layout=layout
+                    lines=lines,
+                    ignored=ignored,
+                    tolerances=tolerances,
+                    layout=layout,
+                    state=toml_key(part.settings.get(STATE, "STATE")),
                 )
                 yield f"{doubt.because}. To settle it: {remedies}"
         if self._tokens:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
+from edgepack.packager.gates.accuracy import STATE
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.padding import without_padding
@@ -62,7 +63,9 @@ def count_runs(samples: Samples) -> int:
 
 def describe_series(known: ModelDescription, samples: Samples) -> ModelDescription:
     """Return the description with the length of chains, or of series at outputs that are values."""
-    length = {"steps": samples.steps} if samples.steps else {CHAIN_STEPS: STEPS}
+    length: dict[str, int | str] = {CHAIN_STEPS: STEPS, STATE: samples.states[0].input}
+    if samples.steps:
+        length = {"steps": samples.steps}
     parts = (
         replace(part, settings={**part.settings, **length})
         if not samples.steps or part.task in ("values", UNKNOWN)

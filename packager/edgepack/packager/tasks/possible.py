@@ -42,6 +42,8 @@ def possible_tasks(values: Sequence[Tensor], *, is_part_of_boxes: bool = False) 
     is_picture = first.ndim > 3 and is_map
     channels = min(first.shape[1], first.shape[-1]) if first.ndim > 3 else 1
     is_level = channels == 1 and not is_share and not is_part_of_boxes
+    has_steps = first.ndim == 3 and is_map and not is_unit
+    has_scores = has_steps and (is_share or bool((flat < 0.0).any()))
     has_boxes = first.ndim > 2 and bool(boxes_in([{"": value} for value in values], ("",)))
     is_of_classes = (is_share or is_signed) and channels != _COLORS
     fits = {  # Task: whether the task fits, and whether the task is likelier than `values`.
@@ -56,8 +58,9 @@ def possible_tasks(values: Sequence[Tensor], *, is_part_of_boxes: bool = False) 
         "values": (True, True),
         "anomaly": (first.size == 1 and not is_signed, False),
         "sound": (not is_map and width >= FEWEST_IN_MAP and is_signed, False),
-        "classification": (not is_map and width > 1 and not is_unit, False),
-        "text": (first.ndim == 3 and is_map and not is_unit, False),
+        "tokens": (has_scores, False),
+        "classification": ((not is_map or has_scores) and width > 1 and not is_unit, False),
+        "text": (has_steps, False),
     }
     found = sorted((task for task in fits if fits[task][0]), key=lambda task: not fits[task][1])
     return tuple(found) if is_unit or not is_vector else (*found, "embedding")
