@@ -87,14 +87,14 @@ def _memory() -> Made:
     )
     samples = {"x": _normal(_COUNT, 1, 8, seed=3), "state": np.zeros((_COUNT, 1, 4), np.float32)}
     ignored = '[outputs.memory]\ntask = "ignored"\n'
-    return model, samples, f'[outputs.level]\ntask = "values"\ntolerance = 9\n{ignored}'
+    return model, samples, f'[outputs.level]\ntask = "values"\ntolerance = 1\n{ignored}'
 
 
 @pytest.mark.parametrize(
     ("make", "facts"),
     [
         (_crowd, ("output 'density'", "bias", "--metric")),
-        (_running_scores, ("output 'scores'", "8 inferences", "[inputs.STATE] steps")),
+        (_running_scores, ("output 'scores'", "8 inferences", "[inputs.state] steps")),
         (_small_column, ("column 1 of output 'state'", "[outputs.state] tolerance")),
         (_shares, ("output 'share'", "relative error", "[outputs.share] tolerance")),
         (_memory, ("input 'state'", "[inputs.state]", "from = 'memory'")),

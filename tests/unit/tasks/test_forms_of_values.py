@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 
+from edgepack.errors import BuildError
 from edgepack.packager.config.outputs import (
     OutputDeclaration,
     check_outputs,
@@ -16,6 +18,7 @@ from edgepack.packager.config.outputs import (
 from edgepack.packager.source.model import load_source
 from edgepack.packager.tasks.reconstruction import with_residuals
 from edgepack.packager.tasks.scores import find_shares
+from edgepack.packager.tasks.tolerances import check_tolerances
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.tasks.arrays import Bools, Floats, Outputs, Tensor
 from edgepack.tasks.contract import Agreement
@@ -206,6 +209,20 @@ def test_a_tolerance_bounds_the_share_that_leaves_it() -> None:
     within = [(np.linalg.norm(each - truth, axis=-1) < 0.1).mean() for each in (values, got)]
     assert _kept(found, "tolerance_kept") == pytest.approx(0.97, abs=0.002)
     assert _kept(found, "tolerance_kept") < within[1] / within[0] < 1.0
+    narrow = replace(part, settings={"tolerances": {"y": 1e-9}})
+    measures = _measure(narrow, list(values), list(got))[0].measures
+    words = next(one.words for one in measures if one.scale.metric == "tolerance_kept")
+    assert words == "0.0000 of the results right within 1e-09: output 'y' is off by 0.0174"
+    check_tolerances([part], [{"y": value} for value in values[:64]])
+    wide = replace(part, settings={"tolerances": {"y": 4.0}})
+    with pytest.raises(BuildError, match="takes nearly any result for right"):
+        check_tolerances([wide], [{"y": value} for value in values[:64]])
+    padded = [{"y": np.where(np.arange(3) == 1, np.nan, value)} for value in values[:64]]
+    with pytest.raises(BuildError, match="takes nearly any result for right"):
+        check_tolerances([wide], padded)
+    by_column = replace(part, settings={"tolerances": {"y": (0.1, 9.0, 9.0)}})
+    check_tolerances([by_column], padded)
+    check_tolerances([wide], [{"y": value} for value in values[:7]])  # too few to tell
 
 
 def _tolerance_kept(tolerance: float | tuple[float, ...], *pair: Sequence[Tensor]) -> float:

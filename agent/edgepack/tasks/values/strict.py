@@ -431,14 +431,12 @@ def measure_tolerance(
         wide, other = flat_pair(want / limits, have / limits if is_alike else have)
         rows = max(wide.size // (want.shape[-1] if want.ndim else 1), 1)
         lost.append(float(np.sum((other - wide) ** 2)) / rows)
-    losses = np.minimum(np.array(lost), 1.0)
-    off = float(np.sqrt(losses.mean()))
-    words = f"kept: output '{output}' is off by {off:.3g} times its tolerances"
+    off = float(np.sqrt(np.mean(lost)))
+    words = f"of the results right: output '{output}' is off by {off:.3g} times its tolerances"
     if not isinstance(tolerance, tuple):
-        words = (
-            f"kept: output '{output}' is off by {tolerance * off:.3g}, and {tolerance:g} is right"
-        )
-    return by_losses(TOLERANCE, output, losses, words)
+        off *= tolerance
+        words = f"of the results right within {tolerance:g}: output '{output}' is off by {off:.3g}"
+    return by_losses(TOLERANCE, output, np.minimum(np.array(lost), 1.0), words)
 
 
 def is_row(values: Sequence[Tensor]) -> bool:
