@@ -84,7 +84,8 @@ def test_device_and_shadow_hold_the_tolerance_of_each_column(
     assert built.returncode == 0, built.stderr
     manifest = decode_manifest((poses / "built" / MANIFEST_FILE).read_bytes())
     (variant,) = manifest.variants
-    (agreement,) = variant.facts.agreements
+    facts = variant.facts
+    (agreement,) = facts.agreements
     assert agreement.part.settings["tolerances"] == {"pose": [1.0] * 3 + [0.05] * 4}
 
     device = Device(tmp_path / "device", "mqtt://127.0.0.1:1", key.with_suffix(".pub"))
@@ -102,6 +103,8 @@ def test_device_and_shadow_hold_the_tolerance_of_each_column(
 
     for column, is_right in ((0, True), (5, False)):
         got = moved(column)
-        assert compare_outputs(golden, got, {}, variant.facts.agreements).right == is_right
-        same = is_same_answer(golden[0], got[0], {}, variant.facts.agreements, golden)
+        assert compare_outputs(golden, got, {}, facts.agreements).right == is_right
+        same = is_same_answer(golden[0], got[0], {}, facts.agreements, golden)
         assert same == is_right
+    older = {"pose": golden[0]["pose"][:, :6]}
+    assert not is_same_answer(older, golden[0], {}, facts.agreements, golden), "of another width"

@@ -427,6 +427,9 @@ def measure_tolerance(
     """
     lost, limits = [], np.array(tolerance)
     for want, have in zip(expected, got, strict=True):
+        if limits.ndim and want.shape[-1:] != limits.shape:
+            lost.append(1.0)  # of a release with other columns
+            continue
         is_alike = have.shape == want.shape
         wide, other = flat_pair(want / limits, have / limits if is_alike else have)
         rows = max(wide.size // (want.shape[-1] if want.ndim else 1), 1)
