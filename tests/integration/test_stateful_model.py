@@ -133,3 +133,20 @@ def test_an_unnamed_state_that_no_sample_varies_makes_the_verdict_weak(
         done = _run("edgepack.cli", "build", model, *words, "--key", key, "-o", bundle)
         assert ("input 'state' is the same in all" in done.stdout) == is_weak, done.stdout
         assert ("from = 'memory'" in done.stdout) == is_weak
+
+
+@pytest.mark.parametrize("declares", [False, True], ids=["not declared", "declared"])
+def test_a_state_that_is_the_answer_is_judged_as_declared_or_weak(
+    tmp_path: Path, key: Path, declares: bool
+) -> None:
+    model, samples, settings = (tmp_path / name for name in ("m.onnx", "s.npz", "edgepack.toml"))
+    onnx.save(_filter(), model)
+    np.savez(samples, frame=_signal(SAMPLES, 1), state=np.zeros((SAMPLES, 1, UNITS), np.float32))
+    settings.write_text(
+        '[outputs.levels]\ntask = "ignored"\n' + '[outputs.stateN]\ntask = "values"\n' * declares
+    )
+    words = ("--profile", "vitisai-xint8", "--calibration", samples, "--config", settings)
+    built = tmp_path / "m-1.0.0.edgepack"
+    done = _run("edgepack.cli", "build", model, *words, "--key", key, "-o", built)
+    assert "of output 'stateN' is" in done.stdout
+    assert ("nothing tells what 'stateN' means" in done.stdout) == (not declares), done.stdout

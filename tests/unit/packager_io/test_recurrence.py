@@ -212,6 +212,9 @@ def test_a_chain_starts_with_the_samples_state_and_goes_on_with_its_own() -> Non
     assert said[:4] == [10.0, 11.0, 13.0, 16.0]
     assert said[STEPS : STEPS + 3] == [20.0, 22.0, 25.0]
     assert all(set(outputs) == {"y"} for outputs in run_samples(run, samples))
+    read = TaskOutputs(task="values", outputs=("stateN",), source="declared")
+    known = replace(samples, description=ModelDescription(parts=(read,)))
+    assert all(set(outputs) == {"y", "stateN"} for outputs in run_samples(run, known))
     assert describe_chains(samples) == (
         "3 chains of 8 inferences, each feeding its state to the next"
     )

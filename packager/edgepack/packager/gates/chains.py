@@ -24,7 +24,7 @@ from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.tasks.arrays import Outputs
-from edgepack.tasks.description import UNKNOWN, ModelDescription
+from edgepack.tasks.description import IGNORED, UNKNOWN, ModelDescription
 from edgepack.tasks.doubts.chains import CHAIN_STEPS
 from edgepack.tasks.intervals import low_of_groups
 from edgepack.text import counted
@@ -43,16 +43,17 @@ def run_samples(run: Run, samples: Samples, which: Sequence[int] | None = None) 
 
     Returns:
         Outputs per sample, NaN at padding; with states all of each chain, and without the outputs
-        that are states, if there are others: errors of states show in the other outputs.
+        that only are states, if others are read: errors of states show in the other outputs.
     """
     chosen = range(count_runs(samples)) if which is None else which
     if not samples.states:
         return [_run_one(run, samples, index) for index in chosen]
-    fed = {state.output for state in samples.states}
+    parts, states = samples.description.parts, samples.fed_only
+    ignored = {name for part in parts if part.task == IGNORED for name in part.outputs}
     results = []
     for outputs in _run_chains(run, samples, chosen):
-        said = {name: value for name, value in outputs.items() if name not in fed}
-        results.append(said or outputs)
+        said = {name: value for name, value in outputs.items() if name not in states}
+        results.append(said if said.keys() - ignored else outputs)
     return results
 
 

@@ -58,13 +58,12 @@ def describe_verdict(
             f"Of what the float model selects it has, in any order: {', '.join(selected)}."
         )
     if samples.states and verdict.agreements:
-        fed = {state.output for state in samples.states}
         told = ", ".join(
             f"{measure.metric} {measure.value:.4f}"
             + (f" of '{measure.output}'" if measure.output else "")
             for agreement in single
             for measure in agreement.measures
-            if measure.output not in fed
+            if measure.output not in samples.fed_only
         )
         longer = "" if samples.steps else _LONGER_USE
         notes.append(

@@ -31,7 +31,15 @@ from edgepack.packager.tasks.transcript.graph import find_transcripts, with_tran
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import Outputs
-from edgepack.tasks.description import GUESSED_FROM, OWN, UNKNOWN, ModelDescription, TaskOutputs
+from edgepack.tasks.description import (
+    GUESSED_FROM,
+    IGNORED,
+    OWN,
+    UNKNOWN,
+    ModelDescription,
+    Source,
+    TaskOutputs,
+)
 from edgepack.tasks.detections.decoding import find_boxes
 from edgepack.tasks.detections.layouts import DetectionHead
 from edgepack.tasks.table import task_of
@@ -99,7 +107,7 @@ def describe(
     heads = ("detections", "text", TRANSCRIPT)
     stated = tuple(part for part in source.description.parts if part.task not in heads)
     if samples.are_texts:
-        known = ModelDescription(parts=stated).with_parts(*_fed_back(samples))
+        known = ModelDescription(parts=stated).with_parts(*_fed_back(source, samples))
         if not _undescribed(source, known):
             return Described(description=known)
     looked_at = list(samples.spread(LOOKED_AT))
@@ -107,7 +115,7 @@ def describe(
     found = _settle_head(source, expected, samples, float_run, progress)
     is_seen = bool(found.parts) and (not found.counts or any(found.counts))
     parts = found.parts if is_seen or not source.watched else ()
-    known = ModelDescription(parts=(*stated, *parts)).with_parts(*_fed_back(samples))
+    known = ModelDescription(parts=(*stated, *parts)).with_parts(*_fed_back(source, samples))
     known = describe_selection(source, known).with_parts(*_constants(source))
     untold = _undescribed(source, known) if samples.decoder is None else ()
     maps = find_maps(_may_be_maps(source, untold), looked_at, expected)
@@ -138,21 +146,28 @@ def _guessed(part: TaskOutputs, count: int) -> TaskOutputs:
     return replace(part, settings={**part.settings, GUESSED_FROM: count})
 
 
-def _fed_back(samples: Samples) -> tuple[TaskOutputs, ...]:
-    """Return the outputs that feed the next inference, and a decoder's scores."""
+def _fed_back(source: SourceModel, samples: Samples) -> tuple[TaskOutputs, ...]:
+    """Return the outputs that feed the next inference, and a decoder's scores.
+
+    Without other outputs that are read, people read the states, and nothing tells their task.
+    """
     parts = []
     if samples.decoder is not None:
         scores = samples.decoder.scores
         parts.append(TaskOutputs(task="tokens", outputs=(scores,), source="graph"))
     if states := _states(samples):
-        parts.append(TaskOutputs(task=UNKNOWN, outputs=states, source="graph"))
+        ignored = [part for part in source.description.parts if part.task == IGNORED]
+        unread = {*states, *(name for part in ignored for name in part.outputs)}
+        is_inner = any(spec.name not in unread for spec in source.outputs)
+        how: Source = "graph" if is_inner else "unknown"
+        parts.append(TaskOutputs(task=UNKNOWN, outputs=states, source=how))
     return tuple(parts)
 
 
 def _states(samples: Samples) -> tuple[str, ...]:
-    """Return the outputs that feed the next inference."""
+    """Return the outputs that only feed the next inference."""
     if samples.decoder is None:
-        return tuple(state.output for state in samples.states)
+        return samples.fed_only
     return tuple(name for name in samples.decoder.outputs if name != samples.decoder.scores)
 
 

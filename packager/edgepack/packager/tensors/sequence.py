@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from edgepack.packager.tensors.decoders import Decoder
 from edgepack.tasks.arrays import Outputs, Tensor
-from edgepack.tasks.description import NOTHING_KNOWN, ModelDescription
+from edgepack.tasks.description import IGNORED, NOTHING_KNOWN, ModelDescription
 
 GOLDEN_ROWS = 8
 """Of a golden text, scores of the last places: a vocabulary may be large."""
@@ -127,6 +127,17 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
             pictures_of=pictures_of if self.pictures_of else None,
             answers=answers if self.answers else None,
         )
+
+    @property
+    def fed_only(self) -> tuple[str, ...]:
+        """Outputs that feed the next inference and that nobody declares to read besides."""
+        read = {
+            name
+            for part in self.description.parts
+            if part.source == "declared" and part.task != IGNORED
+            for name in part.outputs
+        }
+        return tuple(state.output for state in self.states if state.output not in read)
 
     @property
     def are_texts(self) -> bool:
