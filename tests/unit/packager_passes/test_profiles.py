@@ -108,17 +108,17 @@ def test_an_unknown_pass_is_refused_with_the_nearest_name() -> None:
         (
             {"gates": {"accuracy": {"classification": {"keep": 98}}}},
             "gates.accuracy.classification.keep",
-            "gates.accuracy.classification.keep must be <= 1.0",
+            "gates.accuracy.classification.keep must be <= 1.0, and is 98",
         ),
         (
             {"gates": {"placement_min": 2.0}},
             "gates.placement_min",
-            "gates.placement_min must be <= 1.0",
+            "gates.placement_min must be <= 1.0, and is 2.0",
         ),
         (
             {"pass": [{"name": "quantize", "max_float_share": float("nan")}]},
             "pass[quantize].max_float_share",
-            "pass[quantize].max_float_share must be >= 0.0",
+            "pass[quantize].max_float_share must be >= 0.0, and is nan",
         ),
         (
             {"source": "mine.toml"},
