@@ -6,7 +6,6 @@ settings), and needs the allowed values.
 """
 
 import re
-import reprlib
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -97,8 +96,9 @@ def describe_type_error(
             remedy=near or None,
         )
     if beyond := _BOUND.match(what):
-        words = f"{place} must be {beyond['bound']}, and is {reprlib.repr(value)}"
-        return TypeProblem(place=place, problem=words)
+        is_short = isinstance(value, int | float) or not value  # a long text may be a secret
+        shown = f", and is {value!r}" if is_short else ""
+        return TypeProblem(place=place, problem=f"{place} must be {beyond['bound']}{shown}")
     if expected := _EXPECTED.match(what):
         wanted = dict.fromkeys(expected["wanted"].split(" | "))
         wanted.pop("null", None)  # which TOML does not have

@@ -191,7 +191,10 @@ def test_tokenizer_that_does_not_fit_is_rejected(tmp_path: Path) -> None:
     [
         ({"num_beam_groups": 2}, "num_beam_groups is 2"),
         ({"do_sample": True}, "do_sample is True"),
-        ({"num_beams": 40}, r"num_beams must be <= 16, and is 40\n.*generation_config.json, num_beams"),
+        (
+            {"num_beams": 40},
+            r"num_beams must be <= 16, and is 40\n.*generation_config.json, num_beams",
+        ),
         ({"num_return_sequences": 3}, "num_return_sequences is 3"),
         ({"stop_strings": ["."]}, "stop_strings is"),
         ({"max_length": 0}, "max_length is 0"),
