@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from edgepack.packager.tensors.decoders import Decoder
 from edgepack.tasks.arrays import Outputs, Tensor
-from edgepack.tasks.description import IGNORED, NOTHING_KNOWN, ModelDescription
+from edgepack.tasks.description import IGNORED, NOTHING_KNOWN, UNKNOWN, ModelDescription
 
 GOLDEN_ROWS = 8
 """Of a golden text, scores of the last places: a vocabulary may be large."""
@@ -134,7 +134,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         read = {
             name
             for part in self.description.parts
-            if part.source == "declared" and part.task != IGNORED
+            if part.source == "declared" and part.task not in (IGNORED, UNKNOWN)
             for name in part.outputs
         }
         return tuple(state.output for state in self.states if state.output not in read)
