@@ -96,7 +96,7 @@ def describe_type_error(
             remedy=near or None,
         )
     if beyond := _BOUND.match(what):
-        is_short = isinstance(value, int | float) or not value  # a long text may be a secret
+        is_short = isinstance(value, int | float) or value in ("", [])  # others may be secrets
         shown = f", and is {value!r}" if is_short else ""
         return TypeProblem(place=place, problem=f"{place} must be {beyond['bound']}{shown}")
     if expected := _EXPECTED.match(what):
