@@ -90,16 +90,30 @@ def _memory() -> Made:
     return model, samples, f'[outputs.level]\ntask = "values"\ntolerance = 1\n{ignored}'
 
 
+def _few() -> Made:
+    """Return quantities of 20 samples, of which six are held out."""
+    model = graph_model(
+        "(float[1,8] x) => (float[1,3] level) { level = MatMul(x, w) }",
+        {"w": _normal(8, 3, seed=2)},
+    )
+    declared = '[outputs.level]\ntask = "values"\n'
+    return model, {"x": _normal(20, 1, 8, seed=3)}, declared
+
+
 @pytest.mark.parametrize(
     ("make", "facts"),
     [
         (_crowd, ("output 'density'", "bias", "--metric")),
-        (_running_scores, ("output 'scores'", "8 inferences", "[inputs.state] steps")),
+        (
+            _running_scores,
+            ("output 'scores'", "8 inferences", "[inputs.state] kind = 'raw' and steps"),
+        ),
         (_small_column, ("column 1 of output 'state'", "[outputs.state] tolerance")),
         (_shares, ("output 'share'", "relative error", "[outputs.share] tolerance")),
+        (_few, ("only 6 samples were held out", "27 samples or more", "--evaluation")),
         (_memory, ("input 'state'", "[inputs.state]", "from = 'memory'")),
     ],
-    ids=["sums", "growth", "column", "magnitudes", "constant"],
+    ids=["sums", "growth", "column", "magnitudes", "few", "constant"],
 )
 def test_doubt_leads_the_report_and_strict_rejects_it(
     make: Callable[[], Made], facts: tuple[str, ...], tmp_path: Path, key: Path

@@ -229,7 +229,7 @@ def test_errors_that_grow_ask_for_the_steps_of_the_state_by_its_name() -> None:
     samples = Samples(count=800, read=lambda _: {}, source="drawn", states=states)
     known = describe_series(ModelDescription(parts=(part,)), samples)
     (weak,) = Reference(expected, {}, known).judge(got).weak
-    assert '[inputs."cache.0"] steps = ... in edgepack.toml' in weak
+    assert "[inputs.\"cache.0\"] kind = 'raw' and steps = ... in edgepack.toml" in weak
 
 
 def test_each_series_begins_anew_and_is_a_chain(tmp_path: Path) -> None:

@@ -319,7 +319,7 @@ def test_values_of_a_state_are_compared_within_each_series() -> None:
     assert not judged(steps=steps).passed
     unstated = judged(chain_steps=steps)
     assert unstated.passed
-    assert "[inputs.STATE] steps" in unstated.weak[0]
+    assert "[inputs.STATE] kind = 'raw' and steps" in unstated.weak[0]
     assert "only 3 series" in judged(3, steps=steps).weak[0]
 
 
@@ -339,7 +339,7 @@ def test_errors_of_decisions_that_grow_along_chains_ask_for_steps(is_chosen: boo
         return Reference(expected, {}, ModelDescription(parts=(part,))).judge(got).weak
 
     added = np.arange(0.05, 0.42, 0.05, dtype=np.float64)[:, None]
-    assert "[inputs.STATE] steps" in doubts(added, chain_steps=steps)[0]
+    assert "[inputs.STATE] kind = 'raw' and steps" in doubts(added, chain_steps=steps)[0]
     assert not doubts(added), "a model without a state"
     assert not doubts(np.full((steps, 1), 0.2), chain_steps=steps), "the state is forgotten"
     assert not doubts(added / 100, chain_steps=steps), "too small to cost anything"

@@ -29,7 +29,8 @@ from edgepack.tasks.table import task_of
 _REMEDIES: Mapping[Remedy, str] = {
     "task": "{lines} in edgepack.toml",
     "tolerance": "{tolerances} in edgepack.toml, the distance within which a result is right",
-    "steps": "[inputs.{state}] steps = ... in edgepack.toml, inferences until it begins anew",
+    "steps": "[inputs.{state}] kind = 'raw' and steps = ... in edgepack.toml, inferences until it "
+    "begins anew",
     "series": f"{FEWEST_FOR_SPREAD} series or more with --evaluation",
     "layout": "{layout} and its layout in edgepack.toml",
     "metric": "--metric with a measure of your own",

@@ -16,8 +16,10 @@ from edgepack.packager.pipeline.selection import EvaluationInputs
 from edgepack.packager.profiles.schema import AccuracyBudgets
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.coverage import TAIL
+from edgepack.packager.samples.split import CALIBRATION_SHARE, SEARCH_SHARE
 from edgepack.packager.search.judge import MOST_SAMPLES, CandidateJudge
 from edgepack.packager.tensors.sequence import Samples
+from edgepack.tasks.arrays import FEWEST_FOR_SPREAD
 from edgepack.tasks.contract import LOSS, Agreement
 from edgepack.tasks.values.strict import RELATIVE
 from edgepack.text import counted
@@ -70,7 +72,10 @@ def judge_on_holdout(
     if inputs.metric is not None and inputs.labelled is None and verdict.task_kept == 1.0:
         doubts = doubt_metric(inputs.metric, inputs.float_source, verdict.float_value)
         verdict = replace(verdict, weak=(*verdict.weak, *doubts))
-    if samples.doubt and inputs.metric is None and inputs.labelled is None:
+    is_by_tasks = inputs.metric is None and inputs.labelled is None
+    if is_by_tasks and not samples.states and not samples.decoder and count < FEWEST_FOR_SPREAD:
+        verdict = replace(verdict, weak=(*verdict.weak, _doubt_few(count)))
+    if samples.doubt and is_by_tasks:
         verdict = replace(verdict, weak=(*verdict.weak, samples.doubt))
     return HoldoutVerdict(
         verdict=without_dear_forgiveness(verdict),
@@ -131,6 +136,16 @@ def doubt_extremes(
         "samples with such values, or a limit or a scale of the input before the model"
     )
     return replace(held_out, verdict=replace(verdict, weak=(*verdict.weak, because)))
+
+
+def _doubt_few(count: int) -> str:
+    """Return why a verdict on few held-out samples is weak: columns have no spread to tell."""
+    wanted = math.ceil(FEWEST_FOR_SPREAD / (1.0 - CALIBRATION_SHARE - SEARCH_SHARE))
+    return (
+        f"only {counted(count, 'sample')} {'was' if count == 1 else 'were'} held out, and others "
+        f"may be of another kind. To settle it: {wanted} samples or more, or {FEWEST_FOR_SPREAD} "
+        "or more with --evaluation"
+    )
 
 
 def _kept(verdict: Verdict) -> float:
