@@ -103,7 +103,7 @@ def _few() -> Made:
 @pytest.mark.parametrize(
     ("make", "facts"),
     [
-        (_crowd, ("output 'density'", "bias", "--metric")),
+        (_crowd, ("output 'density'", "bias", "--metric MODULE:FUNCTION")),
         (
             _running_scores,
             ("output 'scores'", "8 inferences", "[inputs.state] kind = 'raw' and steps"),

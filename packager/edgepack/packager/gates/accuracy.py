@@ -33,7 +33,7 @@ _REMEDIES: Mapping[Remedy, str] = {
     "begins anew",
     "series": f"{FEWEST_FOR_SPREAD} series or more with --evaluation",
     "layout": "{layout} and its layout in edgepack.toml",
-    "metric": "--metric with a measure of your own",
+    "metric": "--metric MODULE:FUNCTION with a measure of your own",
     "samples": "samples with other answers",
     "ignored": "{ignored} in edgepack.toml if nobody reads it",
 }

@@ -80,7 +80,8 @@ class BuildOptions(TypedDict, total=False):
     metric: Annotated[
         str | Metric | None,
         Option(
-            "Your own measure of accuracy, greater is better.",
+            "Your own measure of accuracy, greater is better: FUNCTION(run) calls run(feeds) for "
+            "each of its samples and returns a number.",
             metavar="MODULE:FUNCTION",
         ),
     ]
