@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from edgepack.tasks.arrays import Outputs
 from edgepack.tasks.detections.boxes import Boxes
@@ -154,6 +155,15 @@ def test_each_layout_tells_the_same_object(
     np.testing.assert_allclose(found.corners[0], _BOX * unit, rtol=1e-3)
     assert found.scores[0] == pytest.approx(0.8, abs=1e-3)
     assert found.classes[0] == 1
+
+
+def test_a_declared_activation_leaves_the_background_class_to_the_values() -> None:
+    outputs = _ssd()
+    bare = DetectionHead(layout="ssd", outputs=tuple(outputs), size=(SIDE, SIDE))
+    head = settle(bare, [outputs])
+    assert head is not None
+    assert (head.activation, head.background) == ("none", 0)
+    assert settle(replace(bare, activation="none"), [outputs]) == head
 
 
 def test_every_layout_is_tried_above() -> None:

@@ -103,7 +103,7 @@ def settle(head: DetectionHead, expected: Sequence[Outputs]) -> DetectionHead | 
     )
     pictures = [given for outputs in expected for given in _pictures(head, outputs)]
     try:
-        if not head.activation:
+        if not head.facts.activation:
             head = _settle_scores(head, pictures)
         settled = _settle_order(head, pictures)
     except (IndexError, ValueError):
@@ -135,15 +135,21 @@ def _pictures(head: DetectionHead, outputs: Outputs) -> Iterator[Given]:
 
 
 def _settle_scores(head: DetectionHead, pictures: Sequence[Given]) -> DetectionHead:
-    """Return the head with its activation (probabilities or logits) and background class."""
+    """Return the head with its activation (probabilities or logits) and background class.
+
+    A declared activation stays; only sigmoids have no background class.
+    """
     if head.layout == "centernet":
         values = [given["centres"] for given in pictures]
-        return replace(head, activation=_activation(values))
+        return replace(head, activation=head.activation or _activation(values))
     places = [_PLACES[head.layout](head, given) for given in pictures]
     scores = np.concatenate([place.scores for place in places])
-    activation = _activation([scores])
+    activation = head.activation or _activation([scores])
     if place_objectness := [p.objectness for p in places if p.objectness is not None]:
-        return replace(head, activation=_activation([scores, *place_objectness]))
+        both = [scores, *place_objectness]
+        return replace(head, activation=head.activation or _activation(both))
+    if head.activation == "sigmoid":
+        return head
     is_shared = bool(np.allclose(scores.sum(axis=1), 1.0, atol=1e-3))
     if head.facts.roles == ("boxes",) or scores.shape[1] < 2:
         return replace(head, activation=activation)
