@@ -163,8 +163,8 @@ def _without_rows_before(
 
 MOST_LOST = 0.5
 """Share of its task that an inference may lose where both releases gave the same answer: half of
-its rows, boxes or characters. A decision, or a line of text, counts by how sure the previous
-release was of it."""
+its rows, boxes or characters. A decision, or a character of a line of text, counts by how sure the
+previous release was of it."""
 
 
 def is_same_answer(

@@ -453,6 +453,9 @@ def test_a_line_that_loses_its_space_differs_unless_spaces_do_not_count(
     unsure = before | {"y": before["y"].copy()}
     unsure["y"][0, 2] = [0.49, 0.0, 0.0, 0.0, 0.51]
     assert is_same_answer(unsure, joined, {}, agreements), "it was a near tie"
+    long = [1, 2, 3, 0] * 12
+    other = [*long[:-2], 1, 0]
+    assert not is_same_answer(line(long, 0.95), line(other), {}, agreements), "its share is .08"
 
 
 def test_a_single_decision_agrees_if_it_is_the_same_or_was_a_near_tie() -> None:

@@ -77,12 +77,7 @@ class ReadTexts:
             bounds=found.bounds,
             low_as_seen=found.low_as_seen,
         )
-        losses = np.array(
-            [
-                max(min(cost.edits / max(len(want), 1), 1.0), cost.whole)
-                for cost, want in zip(costs, self._texts, strict=True)
-            ]
-        )
+        losses = np.array([min(max(cost.edits, cost.whole), 1.0) for cost in costs])
         return agree(
             TASK.name,
             [measure],
