@@ -8,16 +8,19 @@ import click
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import BuildError
 from edgepack.packager import BuildResult, build, compare, load_profile
+from edgepack.packager.bundling import rehearse
 from edgepack.packager.cli.build import build as build_command
 from edgepack.packager.config.trusted_code import TrustedCode
 from edgepack.packager.pipeline.build_options import BuildOptions
 from edgepack.packager.pipeline.request import derive_request
 from edgepack.packager.runtime.model_run import Run
 from edgepack.tasks.arrays import Tensor
+from edgepack.wire.reports import ProbeResult
 from tests.unit.packager_io.models import save, small_cnn
 
 
@@ -86,6 +89,27 @@ def test_a_profile_that_refuses_is_in_the_result_where_others_are_built(folder: 
     assert [entry.profile for entry in result.refused] == ["strict"]
     assert set(result.variants) == {"cpu"}
     assert load_profile(str(strict)).gates.size_ratio_max == 0.0001
+
+
+def test_a_variant_that_fails_its_rehearsal_is_left_out_where_others_are_built(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = rehearse._probe
+
+    def fail(*arguments: Any) -> ProbeResult:
+        found = probe(*arguments)
+        return replace(found, right=found.variant != "cpu", because="wrong here")
+
+    monkeypatch.setattr(rehearse, "_probe", fail)
+    with pytest.raises(BuildError, match="'cpu' fails its rehearsal: wrong here"):
+        _build(folder, "none-1.0.0", profiles=["fp32", "cpu"])
+    assert not (folder / "none-1.0.0").exists()
+    result = _build(folder, "left-1.0.0", profiles=["fp32", "cpu"], keep_going=True)
+    assert [(entry.profile, "wrong here" in entry.problem) for entry in result.refused] == [
+        ("cpu", True)
+    ]
+    assert set(result.variants) == {"fp32"}
+    assert {path.name for path in (folder / "left-1.0.0" / "model").iterdir()} == {"fp32"}
 
 
 @pytest.mark.parametrize(

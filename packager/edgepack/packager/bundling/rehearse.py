@@ -148,7 +148,7 @@ def rehearse(
             continue
         if not result.right:
             there = f" of its toolchain, {toolchain.words}" if toolchain else ""
-            raise _refuse(result, variant, there)
+            raise RehearsalError(result, variant, there)
         probes[variant.name] = result
     # 4
     order = [variant.name for variant in verified.manifest.variants]
@@ -201,17 +201,27 @@ def _probe_boards(
             error.found_in = f"not proven: {variant.name}, in its rehearsal; no bundle was written"
             raise
         if not result.right:
-            raise _refuse(result, variant, f" of board {board.name}, {board.words}")
+            raise RehearsalError(result, variant, f" of board {board.name}, {board.words}")
         results[board.name] = (result, board.process.losses)
     return results
 
 
-def _refuse(result: ProbeResult, variant: Variant, there: str) -> BuildError:
-    return BuildError(
-        f"variant {variant.name!r} fails its rehearsal: {result.because}",
-        found_in=f"{variant.folder}/{variant.model_file} on {variant.provider}{there}",
-        remedy=f"a device would refuse it too: {_remedy(result, variant)}",
-    )
+class RehearsalError(BuildError):
+    """A variant failed its rehearsal.
+
+    Args:
+        result: Result of the probe.
+        variant: The variant.
+        there: The place of the probe, as the end of a sentence; "" for this machine.
+    """
+
+    def __init__(self, result: ProbeResult, variant: Variant, there: str) -> None:
+        super().__init__(
+            f"variant {variant.name!r} fails its rehearsal: {result.because}",
+            found_in=f"{variant.folder}/{variant.model_file} on {variant.provider}{there}",
+            remedy=f"a device would refuse it too: {_remedy(result, variant)}",
+        )
+        self.variant = variant.name
 
 
 def _remedy(result: ProbeResult, variant: Variant) -> str:

@@ -16,6 +16,7 @@ interrupted build, or a full disk, leaves existing files unchanged. Only the rep
 build stays, and the measurements of a search (`search/journal.py`).
 """
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +30,7 @@ from edgepack.packager.bundling.assemble import BundleParts, LaidOut, lay_out
 from edgepack.packager.bundling.deltas import write_deltas
 from edgepack.packager.bundling.output import disk_error, work_folder
 from edgepack.packager.bundling.prepared_variant import PreparedVariants
-from edgepack.packager.bundling.rehearse import rehearse
+from edgepack.packager.bundling.rehearse import RehearsalError, rehearse
 from edgepack.packager.config.inputs import described_inputs
 from edgepack.packager.graph.token_tables import find_token_counts
 from edgepack.packager.pipeline.adapter_build import build_adapter
@@ -42,7 +43,7 @@ from edgepack.packager.pipeline.build_samples import (
 from edgepack.packager.pipeline.check_request import CheckedRequest, check_request
 from edgepack.packager.pipeline.open_model import add_folder_facts, open_model, wanted_inputs
 from edgepack.packager.pipeline.publication import BuildResult, Closing, close_build
-from edgepack.packager.pipeline.refusal import TimeEndedError
+from edgepack.packager.pipeline.refusal import TimeEndedError, report_refusal
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.pipeline.variants import prepare_variants
 from edgepack.packager.progress import BuildStep, Progress
@@ -88,12 +89,7 @@ def _build(checked: CheckedRequest, request: BuildRequest, progress: Progress) -
             samples = add_reference(samples, request, source)
         opened = OpenedBuild(request=request, source=source, samples=samples)
         prepared = prepare_variants(opened, checked, work, process, progress)  # 4
-        progress(BuildStep(what="writing the bundle"))
         folder = work / "bundle"
-        parts = _make_parts(opened, prepared)
-        folder.mkdir()
-        laid_out = lay_out(folder, parts)  # 5
-        laid_out = _add_deltas(folder, request, laid_out, progress, checked.deadline)
         closing = Closing(
             key=checked.key,
             recipients=checked.recipients,
@@ -109,9 +105,36 @@ def _build(checked: CheckedRequest, request: BuildRequest, progress: Progress) -
             learnt=checked.learnt,
             to_prove=checked.boards,
         )
-        return close_build(  # 5 to 8
-            opened, parts, laid_out, prepared, closing, folder, progress
-        )
+        while True:
+            progress(BuildStep(what="writing the bundle"))
+            parts = _make_parts(opened, prepared)
+            folder.mkdir()
+            laid_out = lay_out(folder, parts)  # 5
+            laid_out = _add_deltas(folder, request, laid_out, progress, checked.deadline)
+            try:
+                return close_build(  # 5 to 8
+                    opened, parts, laid_out, prepared, closing, folder, progress
+                )
+            except RehearsalError as error:
+                prepared = _leave_out(error, prepared, request, progress)
+                shutil.rmtree(folder)
+
+
+def _leave_out(
+    error: RehearsalError, prepared: PreparedVariants, request: BuildRequest, progress: Progress
+) -> PreparedVariants:
+    """Return the variants without one that failed its rehearsal, if others are to be published.
+
+    Raises:
+        RehearsalError: The request does not keep going, or no variant is left.
+    """
+    (failed,) = (one for one in prepared.variants if one.name == error.variant)
+    left = tuple(one for one in prepared.variants if one is not failed)
+    if not (request.keep_going and left):
+        raise error
+    progress(BuildStep(what="left out", profile=failed.profile, outcome=error.problem))
+    refused = (*prepared.refused, report_refusal(failed.profile, error))
+    return replace(prepared, variants=left, refused=refused)
 
 
 def _add_deltas(
