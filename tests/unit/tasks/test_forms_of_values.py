@@ -16,9 +16,9 @@ from edgepack.packager.config.outputs import (
     declared_parts,
 )
 from edgepack.packager.source.model import load_source
+from edgepack.packager.tasks.declared_values import check_probabilities, check_tolerances
 from edgepack.packager.tasks.reconstruction import with_residuals
 from edgepack.packager.tasks.scores import find_shares
-from edgepack.packager.tasks.tolerances import check_tolerances
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.tasks.arrays import Bools, Floats, Outputs, Tensor
 from edgepack.tasks.contract import Agreement
@@ -223,6 +223,17 @@ def test_a_tolerance_bounds_the_share_that_leaves_it() -> None:
     by_column = replace(part, settings={"tolerances": {"y": (0.1, 9.0, 9.0)}})
     check_tolerances([by_column], padded)
     check_tolerances([wide], [{"y": value} for value in values[:7]])  # too few to tell
+
+
+def test_declared_probabilities_lie_between_0_and_1() -> None:
+    (part,) = declared_parts({"y": OutputDeclaration(task="probabilities")})
+    shares = [{"y": np.array([[0.0, np.nan, 1.0005]])}, {"y": np.zeros((0, 3))}]
+    check_probabilities([part], shares)
+    scores = [*shares, {"y": np.array([[-3.25, 0.0, 7.5]])}]
+    with pytest.raises(BuildError, match=r"declared 'probabilities'.* -3\.25 to 7\.5") as found:
+        check_probabilities([part], scores)
+    assert found.value.found_in == "outputs.y.task"
+    check_probabilities([replace(part, source="values")], scores)
 
 
 def _tolerance_kept(tolerance: float | tuple[float, ...], *pair: Sequence[Tensor]) -> float:

@@ -19,6 +19,7 @@ from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.watched_outputs import describe_evaluation, describe_selection
+from edgepack.packager.tasks.declared_values import check_probabilities, check_tolerances
 from edgepack.packager.tasks.detections import doubt_boxes, find_objects, with_detection_head
 from edgepack.packager.tasks.findings import LOOKED_AT, Findings
 from edgepack.packager.tasks.maps import may_be_map, recognize_maps
@@ -26,7 +27,6 @@ from edgepack.packager.tasks.recognizers import recognize
 from edgepack.packager.tasks.reconstruction import with_residuals
 from edgepack.packager.tasks.scores import FEWEST_FOR_VARIETY, doubt_mixtures, find_shares, propose
 from edgepack.packager.tasks.texts import find_texts, with_text_head
-from edgepack.packager.tasks.tolerances import check_tolerances
 from edgepack.packager.tasks.transcript.graph import find_transcripts, with_transcript
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from edgepack.packager.wording import toml_key
@@ -130,6 +130,7 @@ def describe(
     known = known.with_parts(*propose(more, _undescribed(source, known)))
     known = ModelDescription(parts=tuple(task_of(part).settle(part, more) for part in known.parts))
     check_tolerances(known.parts, more)
+    check_probabilities(known.parts, more)
     known = ModelDescription(parts=tuple(doubt_mixtures(source, known.parts)))
     known = ModelDescription(parts=tuple(doubt_boxes(more, known.parts)))
     known = with_residuals(known, looked_at, expected, _states(samples))

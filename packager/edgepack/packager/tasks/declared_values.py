@@ -1,4 +1,4 @@
-"""Check declared tolerances against the values that they are for."""
+"""Reject declarations that the float model's values on samples contradict."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,9 +9,40 @@ from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import FEWEST_FOR_SPREAD, Outputs
 from edgepack.tasks.description import TaskOutputs
 
+_DECLARED = ("probabilities", "declared")
+
 _WIDEST = 2.0
 """Tolerance as a multiple of the distance to the mean result: without a model three quarters of the
 results, or more, are right then (Chebyshev)."""
+
+
+_ROUNDING = 1e-3
+"""Half floats round probabilities beside 1 by half of that."""
+
+
+def check_probabilities(parts: Iterable[TaskOutputs], expected: Sequence[Outputs]) -> None:
+    """Reject declared probabilities that lie outside 0...1.
+
+    Args:
+        parts: Outputs and their tasks.
+        expected: The float model's outputs, a dict per sample.
+
+    Raises:
+        BuildError: Values are no probabilities.
+    """
+    declared = (part for part in parts if (part.task, part.source) == _DECLARED)
+    for name in (name for part in declared for name in part.outputs):
+        values = np.concatenate([outputs[name].astype(np.float64).ravel() for outputs in expected])
+        known = values[np.isfinite(values)]  # NaN at padding
+        low, high = known.min(initial=np.inf), known.max(initial=-np.inf)
+        if known.size and not -_ROUNDING <= low <= high <= 1.0 + _ROUNDING:
+            raise BuildError(
+                f"output {name!r} is declared 'probabilities', and holds values from {low:.4g} to "
+                f"{high:.4g}",
+                found_in=f"outputs.{toml_key(name)}.task",
+                remedy='task = "classification" or "threshold" for scores before a Softmax or '
+                'Sigmoid, "values" for quantities',
+            )
 
 
 def check_tolerances(parts: Iterable[TaskOutputs], expected: Sequence[Outputs]) -> None:
