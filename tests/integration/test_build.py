@@ -285,6 +285,37 @@ def test_bad_input_is_one_clear_error_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_metric_of_the_user_is_reported_with_its_bound(material: Path, tmp_path: Path) -> None:
+    (material / "nearness.py").write_text(
+        "import numpy as np\nimport onnxruntime\n\n"
+        "images = np.load('samples.npz')['images']\n"
+        "session = onnxruntime.InferenceSession('small.onnx')\n\n"
+        "def score(run):\n"
+        "    off = []\n"
+        "    for place in range(len(images)):\n"
+        "        feeds = {'images': images[place:place + 1]}\n"
+        "        want = session.run(None, feeds)[0]\n"
+        "        off.append(np.abs(next(iter(run(feeds).values())) - want).mean())\n"
+        "    return 1 / (1 + np.mean(off))\n"
+    )
+    output = str(tmp_path / "small-1.0.0.edgepack")
+    words = (
+        "--profile",
+        "vitisai-xint8",
+        "--shape",
+        "images=1,3,8,8",
+        "--metric",
+        "nearness:score",
+    )
+    done = _build(material, output, *words)
+    assert done.returncode == 0, done.stderr
+    assert re.search(
+        r"nearness:score is 0\.\d+ on its \d+ inferences \(float model 1\.0000\): with 95 % "
+        r"confidence at least 0\.\d+",
+        " ".join(done.stdout.split()),
+    ), done.stdout
+
+
 def test_no_key_says_how_to_make_one(material: Path) -> None:
     done = _run(material, "build", "small.onnx", "--profile", "fp32", "-o", "x-1.0.0.edgepack")
     assert done.returncode == 1

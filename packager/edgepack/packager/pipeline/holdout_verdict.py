@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from edgepack.bundle.drift import confidence_shifts, sketched_parts
 from edgepack.number_format import format_metric
 from edgepack.packager.gates.labels import judge_by_labels
+from edgepack.packager.gates.metric_bound import bound_metric
 from edgepack.packager.gates.proof import without_dear_forgiveness
 from edgepack.packager.gates.tolerances import Seen
 from edgepack.packager.gates.user_metric import doubt_metric
@@ -72,6 +73,13 @@ def judge_on_holdout(
     if inputs.metric is not None and inputs.labelled is None and verdict.task_kept == 1.0:
         doubts = doubt_metric(inputs.metric, inputs.float_source, verdict.float_value)
         verdict = replace(verdict, weak=(*verdict.weak, *doubts))
+    if inputs.metric is not None and inputs.labelled is None:
+        bound = bound_metric(inputs.metric, inputs.float_source, run, verdict)
+        verdict = replace(
+            verdict,
+            remarks=(*verdict.remarks, *filter(None, (bound.words,))),
+            weak=(*verdict.weak, *filter(None, (bound.doubt,))),
+        )
     is_by_tasks = inputs.metric is None and inputs.labelled is None
     if is_by_tasks and not samples.states and not samples.decoder and count < FEWEST_FOR_SPREAD:
         verdict = replace(verdict, weak=(*verdict.weak, _doubt_few(count)))
