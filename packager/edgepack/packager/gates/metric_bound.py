@@ -68,8 +68,7 @@ class _Recorder:
         got = self._run(feeds)
         key = digest_of(feeds)
         if self.is_whole and key not in self.answers:
-            wanted = self._float_run(feeds)
-            expected = {name: wanted[name] for name in got}
+            expected = self._float_run(feeds)
             self._size += sum(one.nbytes for each in (expected, got) for one in each.values())
             self.is_whole = self._size <= _MOST_BYTES
             self.answers[key] = expected, got
@@ -152,6 +151,7 @@ def _differ(pair: tuple[Outputs, Outputs]) -> bool:
     return any(
         not np.array_equal(expected[name], value, equal_nan=value.dtype.kind == "f")
         for name, value in got.items()
+        if name in expected
     )
 
 
