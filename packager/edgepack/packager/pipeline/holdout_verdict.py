@@ -11,7 +11,7 @@ from edgepack.packager.gates.labels import judge_by_labels
 from edgepack.packager.gates.metric_bound import bound_metric
 from edgepack.packager.gates.proof import without_dear_forgiveness
 from edgepack.packager.gates.tolerances import Seen
-from edgepack.packager.gates.user_metric import doubt_metric
+from edgepack.packager.gates.user_metric import Metric, doubt_metric
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.pipeline.selection import EvaluationInputs
 from edgepack.packager.profiles.schema import AccuracyBudgets
@@ -70,16 +70,8 @@ def judge_on_holdout(
         verdict = judge.judge(run, at_least=-math.inf)
     else:
         verdict = judge.judge_single(got)
-    if inputs.metric is not None and inputs.labelled is None and verdict.task_kept == 1.0:
-        doubts = doubt_metric(inputs.metric, inputs.float_source, verdict.float_value)
-        verdict = replace(verdict, weak=(*verdict.weak, *doubts))
     if inputs.metric is not None and inputs.labelled is None:
-        bound = bound_metric(inputs.metric, inputs.float_source, run, verdict)
-        verdict = replace(
-            verdict,
-            remarks=(*verdict.remarks, *filter(None, (bound.words,))),
-            weak=(*verdict.weak, *filter(None, (bound.doubt,))),
-        )
+        verdict = _with_bound(verdict, inputs.metric, inputs.float_source, run)
     is_by_tasks = inputs.metric is None and inputs.labelled is None
     if is_by_tasks and not samples.states and not samples.decoder and count < FEWEST_FOR_SPREAD:
         verdict = replace(verdict, weak=(*verdict.weak, _doubt_few(count)))
@@ -144,6 +136,19 @@ def doubt_extremes(
         "samples with such values, or a limit or a scale of the input before the model"
     )
     return replace(held_out, verdict=replace(verdict, weak=(*verdict.weak, because)))
+
+
+def _with_bound(verdict: Verdict, metric: Metric, float_run: Run, run: Run) -> Verdict:
+    """Return a metric's verdict with its bound, and with the doubts of the metric itself."""
+    doubts: tuple[str, ...] = ()
+    if verdict.task_kept == 1.0:
+        doubts = doubt_metric(metric, float_run, verdict.float_value)
+    bound = bound_metric(metric, float_run, run, verdict)
+    return replace(
+        verdict,
+        remarks=(*verdict.remarks, *filter(None, (bound.words,))),
+        weak=(*verdict.weak, *doubts, *filter(None, (bound.doubt,))),
+    )
 
 
 def _doubt_few(count: int) -> str:

@@ -9,12 +9,9 @@ from edgepack.packager.wording import toml_key
 from edgepack.tasks.arrays import FEWEST_FOR_SPREAD, Outputs
 from edgepack.tasks.description import TaskOutputs
 
-_DECLARED = ("probabilities", "declared")
-
 _WIDEST = 2.0
 """Tolerance as a multiple of the distance to the mean result: without a model three quarters of the
 results, or more, are right then (Chebyshev)."""
-
 
 _ROUNDING = 1e-3
 """Half floats round probabilities beside 1 by half of that."""
@@ -30,8 +27,13 @@ def check_probabilities(parts: Iterable[TaskOutputs], expected: Sequence[Outputs
     Raises:
         BuildError: Values are no probabilities.
     """
-    declared = (part for part in parts if (part.task, part.source) == _DECLARED)
-    for name in (name for part in declared for name in part.outputs):
+    names = [
+        name
+        for part in parts
+        if part.task == "probabilities" and part.source == "declared"
+        for name in part.outputs
+    ]
+    for name in names:
         values = np.concatenate([outputs[name].astype(np.float64).ravel() for outputs in expected])
         known = values[np.isfinite(values)]  # NaN at padding
         low, high = known.min(initial=np.inf), known.max(initial=-np.inf)
